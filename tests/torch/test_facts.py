@@ -7,6 +7,7 @@ import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.torch import measure
+from bnmc.torch.facts import ratio_of_states
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -28,6 +29,7 @@ def test_facts_are_those_of_hooks():
     assert facts.chance == math.log(10)
     ratio = states[0].grad.norm() / states[-1].grad.norm()
     assert facts.state_gradient_ratio == pytest.approx(ratio.item(), rel=1e-5)
+    assert facts.state_gradient_rate == pytest.approx(ratio.item() ** (2 / 3), rel=1e-5)
     last = states[-1].detach().double().numpy()
     shares = np.linalg.svd(last, compute_uv=False)
     shares = shares[shares > 1e-9] / shares.sum()
@@ -45,6 +47,22 @@ def test_facts_are_those_of_hooks():
     readout = model[-1].weight.numel()
     total = sum(part.numel() for part in model.parameters())
     assert facts.measured_share == (weights - readout) / total
+
+
+@pytest.mark.parametrize(
+    ("norms", "ratio", "rate", "bend"),
+    [
+        ((8.0, 4.0, 2.0, 1.0), 8.0, 4.0, ""),
+        ((1e3, 1e2, 10.0, 1.0), 1e3, 100.0, ""),  # even, however steep
+        ((4.0, 4.0, 4.0, 4.0, 1.0), 4.0, 2.0, "e"),
+        ((2.9, 2.9, 2.9, 2.9, 1.0), 2.9, 2.9**0.5, ""),
+        ((0.0, 0.0, 0.0, 0.0, 1e300), 0.0, 0.0, "e"),
+    ],
+)
+def test_growth_of_gradients_and_where_it_is_not_even(norms, ratio, rate, bend):
+    actual = ratio_of_states("abcde"[: len(norms)], [(3, 4)] * len(norms), norms)
+    np.testing.assert_allclose(actual[:2], (ratio, rate), atol=1e-30)
+    assert actual[2] == bend
 
 
 def test_chance_of_a_squared_loss_is_the_variance_of_the_targets():

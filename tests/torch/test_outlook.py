@@ -77,8 +77,8 @@ def test_nothing_wrong_is_said_with_numbers():
     outlook = outlook_of([HEALTHY])
     assert (outlook.sgd, outlook.adam, outlook.wrong) == ("trains", "trains", ())
     assert said(outlook, HEALTHY, "samples") == (
-        "Nothing found that stops training: loss 2.31 (chance 2.3); gradients of states ×0.8 from "
-        "the last block to the first; effective rank of the samples 17 in the last block."
+        "Nothing found that stops training: loss 2.31 (chance 2.3); gradients of activations ×0.8 "
+        "from the last block to the first; effective rank of the samples 17 in the last block."
     )
     high = dataclasses.replace(HEALTHY, loss=9.0, measured_share=0.2)
     assert "is ×3.9 of chance" in said(outlook_of([high]), high, "samples")
@@ -104,8 +104,30 @@ def test_causes_come_before_effects_and_the_worst_first():
     outlook = outlook_of([sick])
     assert [text.split()[0] for text in outlook.wrong] == ["gradients", "samples", "batch"]
     verdict = said(outlook, sick, "samples")
-    assert verdict.startswith("SGD does not train, Adam starts late: gradients of states fall to ")
+    assert verdict.startswith(
+        "SGD does not train, Adam starts late: gradients of activations fall to "
+    )
     assert verdict.endswith("Try another gain (gain_for_), a norm, or skip connections.")
+
+
+def test_a_verdict_names_the_growth_per_block_the_try_and_a_cure_of_the_cause():
+    grown = dataclasses.replace(
+        HEALTHY, state_gradient_ratio=480.0, state_gradient_rate=1.53, state_gradient_bend=""
+    )
+    assert said(outlook_of([grown], 0.01), grown, "samples", fall=0.01) == (
+        "SGD may not train, Adam may not train: gradients of activations grow ×4.8e+02 from the "
+        "last block to the first (squared: ×1.53 per block). Loss 2.31 (chance 2.3; 20 steps of "
+        "Adam reach 0.01 of it); effective rank of the samples 17 in the last block. Try ELU or "
+        "SELU, skip connections, or fewer layers."
+    )
+    # Without batch norm a gain that is too large makes both states and gradients grow.
+    huge = dataclasses.replace(grown, loss=1e9, numbers_per_channel=math.nan)
+    wrong, cures = outlook_of([huge]).wrong, outlook_of([huge]).cures
+    assert [text.split()[0] for text in wrong] == ["the", "gradients"]
+    explosive = dataclasses.replace(huge, state_gradient_ratio=1e5, state_gradient_bend="7")
+    assert "per block; most at '7')" in outlook_of([explosive]).wrong[0]
+    assert outlook_of([explosive]).cures[0].startswith("another gain (gain_for_), a norm")
+    assert cures[0].startswith("a smaller last layer")
 
 
 def test_draws_that_disagree_are_told():
@@ -313,7 +335,7 @@ BY_HAND = {
         lambda _: COLLECTION["residual, norm before"].make(),
         same,
     ),
-    "skip connections, fewer layers, or another norm": (
+    "ELU or SELU, skip connections, or fewer layers": (
         lambda _: stack(20, norm=nn.BatchNorm1d),
         same,
     ),

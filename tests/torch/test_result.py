@@ -24,7 +24,8 @@ def test_table(measurement):
     assert lines[1] == "layout of 0 to 87: 6 samples × 8 features"
     rows = [line.split() for line in lines[3:]]
     end = next(place for place, row in enumerate(rows) if row[0] == "rank:")
-    assert len([row for row in rows[:end] if row[0].isdigit()]) == 24
+    assert len([row for row in rows[: end - 1] if row[0].isdigit()]) == 24
+    assert lines[2 + end] == "24 of 30 layers are shown"
     assert rows[0][0] == "0"
     mean, error = measurement.scale[:, 0].mean(), measurement.scale[:, 0].std(ddof=1) / 2.0
     assert f"{mean:.4g} ± {error:.1g}" in lines[3]

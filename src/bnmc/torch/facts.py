@@ -53,8 +53,11 @@ class Facts(Result):
     state_gradient_ratio : float
         ‖∂L/∂h‖ of the first block over that of the last one; of blocks of equal shape, if there are
         two.
+    state_gradient_rate : float
+        Factor per block by which ‖∂L/∂h‖² grows towards the input, between these two blocks.
     state_gradient_bend : str
-        The block before which the gradients of states change most.
+        The block before which ‖∂L/∂h‖ changes by more than a factor 3, and by more than its mean
+        factor cubed; "" if there is none.
     effective_rank : float
         exp of the entropy of the normalized singular values of the last block.
     input_correlation, first_correlation, last_correlation : float
@@ -105,6 +108,7 @@ class Facts(Result):
     small_gradients: float = 0.0
     lost: float = 0.0
     state_gradient_ratio: float = math.nan
+    state_gradient_rate: float = math.nan
     state_gradient_bend: str = ""
     effective_rank: float = math.nan
     input_correlation: float = math.nan
@@ -146,8 +150,8 @@ def effective_rank(spectrum: FloatArray) -> float:
 
 def ratio_of_states(
     names: Sequence[str], shapes: Sequence[tuple[int, ...]], norms: Sequence[float]
-) -> tuple[float, str]:
-    """Return the norm of the first gradient of a state over that of the last, and where it bends.
+) -> tuple[float, float, str]:
+    """Return the norm of the first gradient of a state over that of the last, rate, and bend.
 
     States of the most frequent shape are compared, or all of them if no shape repeats. A norm below
     the range of float32 counts as its smallest number.
@@ -155,11 +159,13 @@ def ratio_of_states(
     (shape, count), *_ = Counter(shapes).most_common(1) or [((), 0)]
     chosen = [place for place, each in enumerate(shapes) if count == 1 or each == shape]
     if len(chosen) < 2:
-        return math.nan, ""
+        return math.nan, math.nan, ""
     logs = np.log(np.maximum([norms[place] for place in chosen], 1e-38))
     steps = np.abs(np.diff(logs))
-    bend = names[chosen[int(np.argmax(steps)) + 1]]
-    return float(np.exp(np.clip(logs[0] - logs[-1], -700.0, 700.0))), bend
+    place, growth = int(np.argmax(steps)), logs[0] - logs[-1]
+    stands_out = steps[place] > max(math.log(3.0), 3.0 * steps.mean())
+    ratio, rate = np.exp(np.clip([growth, 2.0 * growth / len(steps)], -700.0, 700.0))
+    return float(ratio), float(rate), names[chosen[place + 1]] if stands_out else ""
 
 
 def _is_small_factor(weight: Any, gradient: Any) -> bool:

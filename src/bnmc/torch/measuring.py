@@ -153,8 +153,8 @@ def measure(
     >>> measurement.gram.shape, measurement.rank[0, -1]
     ((1, 20, 32, 32), np.int64(32))
     >>> print(measurement.verdict)
-    Nothing found that stops training: loss 2.41 (chance 2.3); gradients of states ×57 from the last
-    block to the first; effective rank of the samples 27.2 in the last block.
+    Nothing found that stops training: loss 2.41 (chance 2.3); gradients of activations ×57 from the
+    last block to the first; effective rank of the samples 27.2 in the last block.
     """
     networks = integer("networks", networks, low=1)
     sizes = as_widths(factory, widths)
@@ -424,12 +424,15 @@ class _Pass:
         """Return the facts of this network."""
         if any(gradient is not None for gradient in by_state):
             reached = [place for place, each in enumerate(by_state) if each is not None]
-            ratio, bend = ratio_of_states(
+            ratio, rate, bend = ratio_of_states(
                 [self.names[place] for place in reached],
                 [tuple(states[place].shape) for place in reached],
                 [float(by_state[place].double().norm()) for place in reached],
             )
-            facts |= {"state_gradient_ratio": ratio, "state_gradient_bend": bend}
+            facts |= {
+                "state_gradient_ratio": ratio, "state_gradient_rate": rate,
+                "state_gradient_bend": bend,
+            }  # fmt: skip
         matrices = [part for part in model.parameters() if part.ndim > 1]
         measured = {name for names in self.weights for name in names}
         total = sum(part.numel() for part in model.parameters())

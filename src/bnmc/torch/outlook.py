@@ -20,7 +20,7 @@ _ANSWERS = ("trains", "undecided", "late", "no")
 
 #: The rules, causes before their effects.
 _CAUSES = (
-    "dead", "inputs", "softmax", "clones", "loss", "growth", "overflow", "fall", "lost",
+    "dead", "inputs", "softmax", "clones", "growth", "loss", "overflow", "fall", "lost",
     "signal", "samples", "outputs", "norm", "slow",
 )  # fmt: skip
 
@@ -32,6 +32,9 @@ _FALLS = 0.8
 
 #: An answer that this share of the draws has is that of all.
 _AGREE = 7 / 8
+
+#: The name of ∂L/∂h in all texts.
+_OF_STATES = "gradients of activations"
 
 #: Facts of other draws of the weights differ by less than this factor, mostly.
 _NEAR = 3.0
@@ -203,20 +206,17 @@ def _of_gradients(facts: Facts) -> list[Fault]:
             f"{share} of the weight matrices have gradients below 1e-6 of their norm", norm,
         ))  # fmt: skip
     ratio = facts.state_gradient_ratio
-    where = f" (most at {facts.state_gradient_bend!r})" if facts.state_gradient_bend else ""
+    of_blocks = f"×{_factor(ratio)} from the last block to the first{_per_block(facts)}"
     if ratio < 1 / 50:
-        faults.append(Fault(
-            "fall", "no", "late",
-            f"gradients of states fall to ×{_factor(ratio)} from the last block to the first"
-            f"{where}", norm,
-        ))  # fmt: skip
+        text = f"{_OF_STATES} fall to {of_blocks}"
+        faults.append(Fault("fall", "no", "late", text, norm))
     if ratio > 200:
         answers = ("no", "undecided") if ratio > 1e4 else ("undecided", "undecided")
-        faults.append(Fault(
-            "growth", *answers,
-            f"gradients of states grow ×{_factor(ratio)} from the last block to the first{where}",
-            "skip connections, fewer layers, or another norm",
-        ))  # fmt: skip
+        # Batch norm keeps the scale of states, whatever the gain: its gradients grow by its rate.
+        has_batch_norm = not math.isnan(facts.numbers_per_channel)
+        cure = "ELU or SELU, skip connections, or fewer layers" if has_batch_norm else norm
+        text = f"{_OF_STATES} grow {of_blocks}"
+        faults.append(Fault("growth", *answers, text, cure))
     if facts.lost > 0.9:
         faults.append(Fault("lost", "no", "no", _lost(facts), "loss scaling, or bfloat16"))
     if facts.clones > 0.85:
@@ -226,6 +226,14 @@ def _of_gradients(facts: Facts) -> list[Fault]:
             f"{share} of the units of a layer are equal, with equal gradients", "a new draw",
         ))  # fmt: skip
     return faults
+
+
+def _per_block(facts: Facts) -> str:
+    """Return the growth of squared gradients per block, and where it is not even, in words."""
+    rate, bend = facts.state_gradient_rate, facts.state_gradient_bend
+    parts = [] if math.isnan(rate) else [f"squared: ×{rate:.3g} per block"]
+    parts += [f"most at {bend!r}"] if bend else []
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _lost(facts: Facts) -> str:
@@ -312,15 +320,17 @@ def _mentions(facts: Facts) -> list[str]:
     return beside
 
 
-def said(outlook: Outlook, facts: Facts, rows: str, cure: str = "") -> str:
+def said(
+    outlook: Outlook, facts: Facts, rows: str, cure: str = "", fall: float | None = None
+) -> str:
     """Return the verdict: at most three sentences, what is wrong first."""
+    if outlook.wrong:
+        wrong = ", and ".join(outlook.wrong[:2])
+        numbers = _numbers(facts, rows, wrong, fall)
+        head = f"{_answer(outlook)}: {wrong}."
+        return f"{head} {numbers[0].upper()}{numbers[1:]}. Try {cure or outlook.cures[0]}."
     normal = _numbers(facts, rows)
     beside = f" Beside: {outlook.beside[0]}." if outlook.beside else ""
-    if outlook.wrong:
-        first = outlook.wrong[0]
-        more = f", and {outlook.wrong[1]}" if len(outlook.wrong) > 1 else ""
-        head = f"{_answer(outlook)}: {first}{more}."
-        return f"{head} {normal[0].upper()}{normal[1:]}. Try {cure or outlook.cures[0]}."
     if not facts.trainable:
         return f"Nothing found in the forward pass: {normal}. Labels or a loss give an outlook."
     if facts.loss < _TRAINED * facts.chance:
@@ -351,7 +361,7 @@ def compared(name: str, before: Facts, after: Facts) -> str:
     (sgd, adam), (then, others) = _answers_of(before), _answers_of(after)
     return (
         f"{name} (tried on this model: SGD {sgd} → {then}, Adam {adam} → {others}; loss "
-        f"{before.loss:.3g} → {after.loss:.3g}; gradients of states "
+        f"{before.loss:.3g} → {after.loss:.3g}; {_OF_STATES} "
         f"×{_factor(before.state_gradient_ratio)} → ×{_factor(after.state_gradient_ratio)}; "
         f"effective rank {before.effective_rank:.3g} → {after.effective_rank:.3g})"
     )
@@ -365,15 +375,17 @@ def _answer(outlook: Outlook) -> str:
     return f"SGD {words[outlook.sgd]}, Adam {words[outlook.adam]}"
 
 
-def _numbers(facts: Facts, rows: str) -> str:
-    """Return the numbers of a verdict."""
+def _numbers(facts: Facts, rows: str, wrong: str = "", fall: float | None = None) -> str:
+    """Return the numbers of a verdict that its faults have not named."""
     parts = []
     if facts.trainable:
-        chance = "" if math.isnan(facts.chance) else f" (chance {facts.chance:.3g})"
-        parts.append(f"loss {facts.loss:.3g}{chance}")
-        if not math.isnan(facts.state_gradient_ratio):
+        chance = [] if math.isnan(facts.chance) else [f"chance {facts.chance:.3g}"]
+        chance += [] if fall is None else [f"20 steps of Adam reach {fall:.2g} of it"]
+        beside = f" ({'; '.join(chance)})" if chance else ""
+        parts.append(f"loss {facts.loss:.3g}{beside}")
+        if not (math.isnan(facts.state_gradient_ratio) or _OF_STATES in wrong):
             ratio = _factor(facts.state_gradient_ratio)
-            parts.append(f"gradients of states ×{ratio} from the last block to the first")
+            parts.append(f"{_OF_STATES} ×{ratio} from the last block to the first")
     parts.append(f"effective rank of the {rows} {facts.effective_rank:.3g} in the last block")
     return "; ".join(parts)
 

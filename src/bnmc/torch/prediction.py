@@ -214,7 +214,8 @@ class Prediction(Result):
             "gradient over that of the last layer"
         )
         lines = [f"no Network: {why}"] if self.reasons else []
-        lines += [about, text_table(heads, [rows[layer] for layer in shown], align="<>")]
+        table = text_table(heads, [rows[layer] for layer in shown], align="<>")
+        lines += [about, table, *left_out(len(rows))]
         return "\n".join([*lines, *(f"departs: {text}" for text in self.departures)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,6 +254,11 @@ class Prediction(Result):
 def shown_of(layers: int) -> list[int]:
     """Return the layers that a table shows: all, or 24 of them at equal distances."""
     return sorted({round(k * (layers - 1) / (_SHOWN - 1)) for k in range(_SHOWN)})
+
+
+def left_out(layers: int) -> list[str]:
+    """Return a line of a table that says how many layers it shows, if these are not all."""
+    return [f"{_SHOWN} of {layers} layers are shown"] if layers > _SHOWN else []
 
 
 def predicted(

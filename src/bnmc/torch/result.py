@@ -27,7 +27,7 @@ from bnmc.torch.outlook import (
     outlook_of,
     said,
 )
-from bnmc.torch.prediction import Prediction, band_of, shown_of
+from bnmc.torch.prediction import Prediction, band_of, left_out, shown_of
 from bnmc.torch.reading import ModelNetwork
 from bnmc.torch.representations import SOFT_THRESHOLD, FloatArray
 
@@ -212,7 +212,9 @@ class Measurement(Result):
         With `largest_rate` there is one more: the rate, the smallest one of several networks.
         """
         cures = self.cures
-        sentences = said(self.outlook, self.facts, f"{self.view}s", cures[0] if cures else "")
+        sentences = said(
+            self.outlook, self.facts, f"{self.view}s", cures[0] if cures else "", self.fall
+        )
         if self.largest_rate is None:
             return sentences
         rate = f"{self.largest_rate.min():.3g}, in the linearized model"
@@ -247,6 +249,7 @@ class Measurement(Result):
         networks = "1 network" if self.networks == 1 else f"{self.networks} networks"
         lines = [f"{self.model}, {networks}; rows are {self.view}s", *self._layout_lines()]
         lines.append(text_table(["layer", *map(_HEADS.__getitem__, columns)], rows, align="<>"))
+        lines += left_out(len(self.layers))
         lines.append(
             f"rank: singular values above {self.rank_threshold.max():.1e} of the largest; soft "
             f"rank: squares of at least {self.soft_threshold} n in units of the scale"
