@@ -7,6 +7,7 @@ decided, every answer before must agree with it.
 
 import copy
 import pickle
+import threading
 from contextlib import suppress
 
 import numpy as np
@@ -322,15 +323,15 @@ def test_products_in_pieces_are_products(rows, dtype):
     np.testing.assert_allclose(gathered, factor @ b + factor[:, :1] * b[0], atol=bound)
 
 
-def watched_pools(monkeypatch):
-    """Return a list that gets the number of threads of each pool that shares a product."""
-    threads, pool = [], products.ThreadPoolExecutor
+def watched_threads(monkeypatch):
+    """Return a list that gets the thread of each part of a product that threads share."""
+    threads, unshared = [], machine._unshared
 
-    def made(count, name):
-        threads.append(count)
-        return pool(count, name)
+    def called(part):
+        threads.append(threading.current_thread().name)
+        return unshared(part)
 
-    monkeypatch.setattr(products, "ThreadPoolExecutor", made)
+    monkeypatch.setattr(machine, "_unshared", called)
     return threads
 
 
@@ -339,7 +340,7 @@ def test_bits_do_not_depend_on_the_threads_that_share_a_product(size, monkeypatc
     """Blocks of 8 numbers: parts of a block, and of several."""
     monkeypatch.setattr(products, "_BLOCK", 8)
     monkeypatch.setattr(products, "_SHARED", 0)
-    pools = watched_pools(monkeypatch)
+    shared = watched_threads(monkeypatch)
 
     def numbers(threads):
         y = np.random.default_rng(1).normal(size=(3, size)) * [[1e8], [1.0], [1e-8]]
@@ -354,19 +355,19 @@ def test_bits_do_not_depend_on_the_threads_that_share_a_product(size, monkeypatc
             return q, factor, basis.rows, left, gathered
 
     expected = numbers(1)
-    assert not pools
+    assert not shared
     for threads in (2, 3):
         for a, b in zip(numbers(threads), expected, strict=True):
             np.testing.assert_array_equal(a, b)
-        assert {*pools} == {min(threads, -(-size // 8))}
-        pools.clear()
+        assert 1 <= len({*shared}) <= threads
+        shared.clear()
 
 
 def test_processors_share_large_products(monkeypatch):
     """Of users, but not of a worker that shares the processors already."""
     monkeypatch.setattr(machine, "available_processors", lambda: 2)
     monkeypatch.setattr(products, "_SHARED", 0)
-    pools = watched_pools(monkeypatch)
+    shared = watched_threads(monkeypatch)
     x = np.random.default_rng(0).normal(size=(20_000, 2))
 
     def answers():
@@ -375,14 +376,14 @@ def test_processors_share_large_products(monkeypatch):
         return W.T @ (W @ (x + 1))
 
     expected = answers()
-    assert not pools
+    assert not shared
     monkeypatch.setattr(matrix, "_LARGE", 0)
     np.testing.assert_array_equal(answers(), expected)
-    assert {*pools} == {2}
+    assert shared
     with machine.one_blas_thread():
-        pools.clear()
+        shared.clear()
         np.testing.assert_array_equal(answers(), expected)
-    assert not pools
+    assert not shared
 
 
 def test_copies_share_the_past_alone():

@@ -115,7 +115,7 @@ def test_a_verdict_names_the_growth_per_block_the_try_and_a_cure_of_the_cause():
         HEALTHY, state_gradient_ratio=480.0, state_gradient_rate=1.53, state_gradient_bend=""
     )
     assert said(outlook_of([grown], 0.01), grown, "samples", fall=0.01) == (
-        "SGD may not train, Adam may not train: gradients of activations grow ×4.8e+02 from the "
+        "SGD may not train, Adam may not train: gradients of activations grow ×480 from the "
         "last block to the first (squared: ×1.53 per block). Loss 2.31 (chance 2.3; 20 steps of "
         "Adam reach 0.01 of it); effective rank of the samples 17 in the last block. Try ELU or "
         "SELU, skip connections, or fewer layers."

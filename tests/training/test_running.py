@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc._support import machine
 from bnmc._support.interruption import Stop
 from bnmc.errors import (
     Interrupted,
@@ -59,7 +60,7 @@ def test_threads_share_a_network(monkeypatch):
     def run(threads):
         settings = {**OPTIONS, "observables": ("kernel", "movement"), "matrices": "implicit"}
         with mock.patch.object(
-            products, "ThreadPoolExecutor", side_effect=products.ThreadPoolExecutor
+            machine, "ThreadPoolExecutor", side_effect=machine.ThreadPoolExecutor
         ) as pools:
             result = bnmc.train(NETWORK, X, LABELS, chains=2, threads=threads, **settings)
         return result, {call.args[0] for call in pools.call_args_list}

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from bnmc.errors import ResultTooLargeError
+
+_T = TypeVar("_T")
 
 #: Bytes that stand for no limit.
 UNLIMITED = 1 << 62
@@ -292,13 +295,25 @@ def one_blas_thread() -> Iterator[None]:
         yield
 
 
-#: How many threads of the package share a large product of the current context.
-_SHARING: ContextVar[int] = ContextVar("threads of a product", default=1)
+#: The threads that share the large products of the current context.
+_SHARING: ContextVar[Executor | None] = ContextVar("threads of products", default=None)
 
 
-def threads_of_products() -> int:
-    """Return how many threads of the package share a large product of the current context."""
-    return _SHARING.get()
+def results_of_parts(parts: Sequence[Callable[[], _T]]) -> list[_T]:
+    """Return what functions return, in order; the threads of the current context share them."""
+    pool = _SHARING.get()
+    if pool is None:
+        return [part() for part in parts]
+    # NumPy's error state is a part of the context, which a thread does not inherit.
+    calls = [pool.submit(copy_context().run, _unshared, part) for part in parts]
+    wait(calls)  # an error of one call leaves none that still writes
+    return [call.result() for call in calls]
+
+
+def _unshared(part: Callable[[], _T]) -> _T:
+    """Call a function that no thread shares, as it would wait for its own thread."""
+    _SHARING.set(None)
+    return part()
 
 
 @contextmanager
@@ -313,9 +328,10 @@ def sharing_products(threads: int | None = None) -> Iterator[None]:
     """
     if threads is None:
         threads = 1 if _LIMIT.users else available_processors()
-    token = _SHARING.set(threads)
-    try:
-        with one_blas_thread():
-            yield
-    finally:
-        _SHARING.reset(token)
+    with one_blas_thread(), ExitStack() as stack:
+        pool = None
+        if threads > 1:
+            pool = stack.enter_context(ThreadPoolExecutor(threads, "bnmc-products"))
+        token = _SHARING.set(pool)
+        stack.callback(_SHARING.reset, token)
+        yield

@@ -7,11 +7,9 @@ in their order, so bits do not depend on how many threads share the parts.
 
 from __future__ import annotations
 
-import contextvars
 import math
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 
-from bnmc._support.machine import threads_of_products
+from bnmc._support.machine import results_of_parts
 from bnmc._support.workers import ranges
 from bnmc.errors import ArgumentError
 
@@ -35,7 +33,7 @@ _SMALL, _SHORT = 10**6, 1 << 9
 #: The most parts of a row, which threads share.
 _PARTS = 16
 
-#: Multiplications from which threads share a product: fewer take less time than threads to start.
+#: Multiplications from which threads share a product: fewer take less time than to hand them over.
 _SHARED = 1 << 22
 
 #: Multiplications in the time of which a number is written to memory that was not used before.
@@ -337,13 +335,9 @@ def _in_parts(work: Callable[[Sequence[slice]], _T], x: Any, count: int) -> list
         [slice(first + start, first + end) for start, end in ranges(last - first, _BLOCK)]
         for first, last in ranges(size, width)
     ]
-    threads = min(threads_of_products(), len(parts))
-    if threads < 2 or size * len(x) * count < _SHARED or is_tensor(x):
+    if len(parts) < 2 or size * len(x) * count < _SHARED or is_tensor(x):
         return [work(part) for part in parts]
-    with ThreadPoolExecutor(threads, "bnmc-products") as pool:
-        # NumPy's error state is a part of the context, which a thread does not inherit.
-        calls = [pool.submit(contextvars.copy_context().run, work, part) for part in parts]
-        return [call.result() for call in calls]
+    return results_of_parts([partial(work, part) for part in parts])
 
 
 def _solved(factor: NDArray[np.float64], y: Any) -> Any:

@@ -391,4 +391,5 @@ def _numbers(facts: Facts, rows: str, wrong: str = "", fall: float | None = None
 
 
 def _factor(value: float) -> str:
-    return f"{value:.2g}"
+    """Return a factor to two digits, with an exponent from a million on."""
+    return f"{float(f'{value:.2g}'):g}"
