@@ -30,6 +30,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
+    "for_users",
     "kept_tables",
     "notebooks",
 ]

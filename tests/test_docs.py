@@ -432,12 +432,28 @@ def test_names_in_the_pages():
             resolve(name)
 
 
-def test_figures_say_what_they_are():
+def extension(name):
+    """Return a module of the extensions of Sphinx."""
     sys.path.insert(0, str(DOCS / "_extensions"))
     try:
-        scripts = importlib.import_module("experiment_scripts")
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(DOCS / "_extensions"))
+
+
+def test_api_pages_are_for_users():
+    pages = [page for page in (DOCS / "api").glob("*.rst") if "automodule" in text_of(page)]
+    assert len(pages) > 10
+    for page in pages:
+        name = page.stem if page.stem == "bnmc" else f"bnmc.{page.stem}"
+        docstring = inspect.getdoc(importlib.import_module(name))
+        shown = extension("for_users").for_users(docstring)
+        assert shown.split("\n")[0] == docstring.split("\n")[0]
+        assert not re.search(r"may import|Read `\w+\.py`", shown), name
+
+
+def test_figures_say_what_they_are():
+    scripts = extension("experiment_scripts")
     for run in (experiments.names(), ()):
         made = scripts.scripts(run)
         assert len(made) == len(experiments.names())

@@ -1,0 +1,22 @@
+"""Leave out of the API pages what docstrings of packages tell contributors: imports and files."""
+
+
+def setup(app):
+    # Before numpydoc, which reads the sections of a docstring.
+    app.connect("autodoc-process-docstring", shorten, priority=400)
+    return {"parallel_read_safe": True}
+
+
+def shorten(app, what, name, value, options, lines):
+    if what == "module":
+        lines[:] = for_users("\n".join(lines)).split("\n")
+
+
+def for_users(docstring):
+    """Return a docstring without the paragraphs on imports and files."""
+    paragraphs = docstring.split("\n\n")
+    return "\n\n".join(text for text in paragraphs if not any(word in text for word in _WORDS))
+
+
+#: Words of the paragraphs for contributors.
+_WORDS = "may import", ".py`"
