@@ -63,7 +63,7 @@ GIVEN = {
 #: Functions that Numba compiles, which check nothing, and those that import PyTorch or experiments.
 LEFT_OUT = (
     "conditional_layer", "weights_layer", "normals", "measurement", "gain_for_", "maximize_rank_",
-    "network_of", "run", "coordinate_check",
+    "network_of", "orthogonalize_", "run", "coordinate_check",
 )  # fmt: skip
 
 NUMBER = r"[-+]?\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?"

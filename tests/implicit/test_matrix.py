@@ -363,6 +363,13 @@ def test_bits_do_not_depend_on_the_threads_that_share_a_product(size, monkeypatc
         shared.clear()
 
 
+def test_products_with_no_vectors_are_zero():
+    x, none = np.ones((2, 200)), np.empty((0, 200))
+    assert products.inner(x, none).shape == (2, 0)
+    np.testing.assert_array_equal(products.gather([(np.ones((2, 0)), none)], 200, "float64"), 0 * x)
+    np.testing.assert_array_equal(products.project(x, none), np.zeros((2, 0)))
+
+
 def test_processors_share_large_products(monkeypatch):
     """Of users, but not of a worker that shares the processors already."""
     monkeypatch.setattr(machine, "available_processors", lambda: 2)

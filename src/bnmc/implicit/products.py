@@ -385,7 +385,7 @@ def _length_of_pieces(x: Any, rows: Any) -> int:
 
 def _pieces(rows: Any, length: int) -> Any:
     """Return pieces of rows, (pieces, rows, length), without a copy."""
-    return rows.reshape(len(rows), -1, length).swapaxes(0, 1)
+    return rows.reshape(len(rows), rows.shape[1] // length, length).swapaxes(0, 1)
 
 
 def _twice(row: Any) -> Any:

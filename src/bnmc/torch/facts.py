@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,7 @@ class Facts(Result):
     numbers_per_channel: float = math.nan
     clones: float = 0.0
     probabilities: bool = False
-    most_of_chance: float = 100.0
+    most_of_chance: float = field(default=100.0, repr=False)
     without_gradient: tuple[str, ...] = ()
     zero_by_design: bool = False
     measured_share: float = math.nan
