@@ -265,7 +265,7 @@ def test_gradients_that_float32_does_not_resolve_continue_in_float64(dtypes_seen
 
 @pytest.mark.parametrize(
     ("weights", "distance"),
-    [("gaussian", 1.0), ("gaussian", 1e-4), slow("haar", 1.0), ("haar", 1e-4)],
+    [("gaussian", 1.0), ("gaussian", 1e-4), slow("haar", 1.0), slow("haar", 1e-4)],
 )
 def test_float32_goes_on_unless_the_gradients_of_samples_are_too_alike(
     weights, distance, dtypes_seen

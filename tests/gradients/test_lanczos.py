@@ -31,6 +31,7 @@ def test_ends_are_those_of_all_singular_values(name, which):
     assert np.abs(ours.squares - expected).max() < 1e-8 * every.max()
 
 
+@pytest.mark.slow
 def test_the_law_is_that_of_all_singular_values():
     """Implicit matrices at width 60; two-sample Kolmogorov-Smirnov test of 150 networks a side."""
     chain = Chain(60, 1, "tanh", norm="none", gain=1.5)

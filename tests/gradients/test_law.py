@@ -24,6 +24,7 @@ from laws import convolved, haar
 from numpy_network import Block, Networks, network_of
 from oracle import FALSE_ALARM
 from scipy import special, stats
+from slow_cases import some
 
 import bnmc
 from bnmc import Chain
@@ -359,7 +360,7 @@ PUBLIC = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@pytest.mark.parametrize("name", some(PUBLIC, "norms", "blocks"))
 def test_gradients_of_networks(name):
     chains, sampler, count = PUBLIC[name]
     rng = np.random.default_rng(47)

@@ -78,6 +78,7 @@ def test_coupled_chains_have_the_law_of_the_chain():
         assert_one_law(pairs.grams[:, side, None], single)
 
 
+@pytest.mark.slow
 def test_pairs_meet_and_estimate_the_stationary_mean():
     """The coupled mean is that of long runs, within 6 standard errors, 2e-9 by chance."""
     chain = bnmc.Chain.conv(40, 1, "tanh", shape=(1, 4), kernel=(1, 2))

@@ -16,7 +16,7 @@ import torch
 from laws import DrawnProducts
 from numpy_network import Block, Networks, network_of
 from oracle import gram, ks_distance, two_sample_threshold
-from slow_cases import slow
+from slow_cases import pairs, slow
 
 import bnmc
 from bnmc._kernels.scalar.codes import NORM_FIRST
@@ -518,8 +518,7 @@ def forget():
 
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize(("trap", "dtype"), pairs(TRAPS, ["float64", "float32"]))
 def test_networks_have_the_law_of_drawn_weights(trap, dtype, count):
     chains, samplers, _ = TRAPS[trap]
     for sampler in samplers:

@@ -391,7 +391,7 @@ FALSE_ALARM = 1e-6
 
 @pytest.mark.parametrize(
     ("name", "chains"),
-    [(name, 100) for name in LAWS if "blocks with" not in name]
+    [(name, 100) for name in list(LAWS)[:2]]
     + [pytest.param(name, 5000, marks=pytest.mark.slow) for name in LAWS],
 )
 def test_implicit_and_drawn_networks_have_one_law(name, chains):

@@ -26,6 +26,7 @@ def test_spectra_of_linear_networks_are_known():
     assert float(last["log_ratio"]) > 0.5
 
 
+@pytest.mark.slow
 def test_batch_normalization_makes_small_changes_grow_and_lowers_the_rank():
     made = isometry_spectrum(width=16, batch=6, depth=2, deep=400, chains=6).data
     deep = made.sel(norm="batch", weights="gaussian").isel(deep_layer=-1)
