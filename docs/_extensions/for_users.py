@@ -9,7 +9,8 @@ def setup(app):
 
 def shorten(app, what, name, value, options, lines):
     if what == "module":
-        lines[:] = for_users("\n".join(lines)).split("\n")
+        # An empty line ends it, for what follows on the page.
+        lines[:] = [*for_users("\n".join(lines)).split("\n"), ""]
 
 
 def for_users(docstring):
