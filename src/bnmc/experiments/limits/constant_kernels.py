@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,20 +91,26 @@ def constant_kernel(run: Run, sizes: _Sizes) -> Experiment:
     pixels, labels = training.images.pixels, training.images.labels
     split = len(labels) - training.tests
 
-    def part(depth: int, number: int, progress: Progress) -> dict[str, Float64Array]:
-        """Return a trained network; if the number is -1, the kernels of all depths."""
-        if number >= 0:
-            case = runs.Case(partial(pooled, pixels.shape[1], sizes.width, depth))
-            return training.network(case, sizes.rate, progress)
+    def network(depth: int, _: int, progress: Progress) -> dict[str, Float64Array]:
+        """Return the records of a trained network."""
+        case = runs.Case(partial(pooled, pixels.shape[1], sizes.width, depth))
+        return training.network(case, sizes.rate, progress)
+
+    def kernels(depth: int, progress: Progress) -> Float64Array:
+        """Return the kernels of all depths up to this one, row by row."""
         rows = []
         for row in range(split):
             rows.append(tangent_kernels(pixels[row : row + 1], pixels, depth))
             progress(row + 1, split)
-        return {"kernel": np.concatenate(rows, axis=1)}
+        return np.concatenate(rows, axis=1)
 
-    deepest = (max(sizes.depths), -1)
-    points = [*itertools.product(sizes.depths, range(sizes.chains)), deepest]
-    made = run.parts(part, points, [*(depth + 1.0 for depth, _ in points)], training.facts())
+    def part(what: str, *point: Any) -> Any:
+        return {"network": network, "kernels": kernels}[what](*point)
+
+    deepest = "kernels", max(sizes.depths)
+    points = [("network", *point) for point in itertools.product(sizes.depths, range(sizes.chains))]
+    costs = [point[1] + 1.0 for point in (*points, deepest)]
+    made = run.parts(part, [*points, deepest], costs, training.facts())
     results = kit.Results(
         run, depth=kit.Axis(sizes.depths, "convolutions"), epoch=training.plan.records
     )
@@ -113,7 +119,7 @@ def constant_kernel(run: Run, sizes: _Sizes) -> Experiment:
         name: results.add_means(
             name, per,
             {
-                (depth,): np.stack([made[depth, k][name] for k in range(sizes.chains)])
+                (depth,): np.stack([made["network", depth, k][name] for k in range(sizes.chains)])
                 for depth in sizes.depths
             },
             text,
@@ -121,9 +127,7 @@ def constant_kernel(run: Run, sizes: _Sizes) -> Experiment:
         for name, text in _NAMES.items()
     }  # fmt: skip
     with one_blas_thread():
-        right = {
-            (depth,): _share(made[deepest]["kernel"][depth - 1], labels) for depth in sizes.depths
-        }
+        right = {(depth,): _share(made[deepest][depth - 1], labels) for depth in sizes.depths}
     of_kernel = results.add("kernel", ("depth",), right, "accuracy of the kernel on test images")
     columns = {
         "training images, network": networks["accuracy"],
