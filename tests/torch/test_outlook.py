@@ -10,8 +10,8 @@ import pytest
 from torch_models import digest_of, nn, one_thread, torch  # noqa: F401
 
 from bnmc.experiments.outlooks.collection import COLLECTION
+from bnmc.experiments.outlooks.modules import stack
 from bnmc.experiments.outlooks.outcomes import answers_of, outcome_of
-from bnmc.experiments.outlooks.stones import stack
 from bnmc.experiments.outlooks.tasks import TASKS
 from bnmc.torch import Facts, gain_for_, haar_, measure, orthogonalize_
 from bnmc.torch.outlook import faults_of, is_doubtful, outlook_of, said

@@ -23,7 +23,7 @@ _EPS_OF_ADAM = 1e-8
 #: Rows and their gradients that agree to so many parts are equal.
 _EQUAL = 1e4
 
-#: Factors below this size, with gradients that are larger than they are, move first.
+#: A factor below this size whose gradient is larger than itself moves before the weights behind it.
 _SMALL_FACTOR = 1e-3
 
 #: Exponents of rows of equal units are compared for weights of at most so many entries.

@@ -7,8 +7,8 @@ import pytest
 from torch_models import nn, one_thread, torch  # noqa: F401
 
 from bnmc.experiments.outlooks import outcomes
+from bnmc.experiments.outlooks.modules import Entry, stack
 from bnmc.experiments.outlooks.outcomes import Outcome, outcome_of
-from bnmc.experiments.outlooks.stones import Entry, stack
 from bnmc.experiments.outlooks.tasks import TASKS
 from bnmc.torch import measure
 

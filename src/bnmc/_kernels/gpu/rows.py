@@ -144,8 +144,8 @@ def measure_row(values, at, step, row, width, eps):
         variance *= number(1.0 / batch)
         rounded = rounding * (mean * mean)
         if not (rounded if rounded > least else least) < variance < most:
-            # Always write a note; NOT_STOPPED changes nothing.  If the write were conditional, the
-            # compiler would evaluate the conditions below for every row, also for valid ones.
+            # Each of these rare rows writes a note, and the note NOT_STOPPED changes nothing.  If
+            # only some wrote one, the compiled code would test both conditions below for all rows.
             note = NOT_STOPPED
             if row < width:
                 if eps == 0.0 and not variance > rounded:

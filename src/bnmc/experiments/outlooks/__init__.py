@@ -5,7 +5,7 @@ exact (Clopper and Pearson), at level 0.95.
 """
 
 # Read `comparing.py` first.  `outcomes.py` trains, `collection.py` and `held_out.py` have the
-# models, `stones.py` what they are built of, and `tasks.py` the data.
+# models, `modules.py` what they are built of, and `tasks.py` the data.
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bnmc.experiments.outlooks.stones import (
+from bnmc.experiments.outlooks.modules import (
     Entry,
     Joined,
     Rezero,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from bnmc.experiments.outlooks.stones import (
+from bnmc.experiments.outlooks.modules import (
     Entry,
     Formula,
     Sum,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc.experiments.outlooks.stones import Entry, nn
+from bnmc.experiments.outlooks.modules import Entry, nn
 from bnmc.experiments.outlooks.tasks import TASKS, chance_of
 from bnmc.experiments.training.networks import seeded
 from bnmc.torch.losses import as_loss
