@@ -1,13 +1,12 @@
 """Architectures of torchvision, timm and transformers: verdicts written before they were measured.
 
-Install them beside the tests; what is missing is skipped. All are known to train from their own
-initializations, so each verdict is "trains" for both optimizers.
+These packages are large, and `make test-slow` does not install them: without
+``pip install torchvision timm transformers`` it skips these tests. All models are known to train
+from their own initializations, so each verdict is "trains" for both optimizers.
 """
 
-import functools
-import importlib
-import importlib.util
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -38,16 +37,16 @@ def tokens(samples=16, length=24, vocabulary=200):
 
 
 def vision(name, **options):
-    models = importlib.import_module("torchvision.models")
+    models = pytest.importorskip("torchvision.models")
     return getattr(models, name)(num_classes=CLASSES, **options)
 
 
 def timm(name, **options):
-    return importlib.import_module("timm").create_model(name, num_classes=CLASSES, **options)
+    return pytest.importorskip("timm").create_model(name, num_classes=CLASSES, **options)
 
 
 def bert():
-    kit = importlib.import_module("transformers")
+    kit = pytest.importorskip("transformers")
     config = kit.BertConfig(
         vocab_size=200, hidden_size=96, num_hidden_layers=6, num_attention_heads=4,
         intermediate_size=384, num_labels=CLASSES,
@@ -56,7 +55,7 @@ def bert():
 
 
 def gpt2():
-    kit = importlib.import_module("transformers")
+    kit = pytest.importorskip("transformers")
     config = kit.GPT2Config(
         vocab_size=200, n_positions=32, n_embd=96, n_layer=6, n_head=4, bos_token_id=None,
         eos_token_id=None,
@@ -70,36 +69,34 @@ def next_token(output):
     return nn.functional.cross_entropy(logits.flatten(0, 1), tokens()[:, 1:].flatten())
 
 
-#: Package, and the function that makes the model.
+#: Functions that make the models.
 VISION = {
-    "ResNet-18": ("torchvision", functools.partial(vision, "resnet18")),
-    "ResNet-50": ("torchvision", functools.partial(vision, "resnet50")),
-    "VGG-11": ("torchvision", functools.partial(vision, "vgg11")),
-    "VGG-16 with batch norm": ("torchvision", functools.partial(vision, "vgg16_bn")),
-    "DenseNet-121": ("torchvision", functools.partial(vision, "densenet121")),
-    "MobileNet v2": ("torchvision", functools.partial(vision, "mobilenet_v2")),
-    "MobileNet v3": ("torchvision", functools.partial(vision, "mobilenet_v3_small")),
-    "EfficientNet-B0": ("torchvision", functools.partial(vision, "efficientnet_b0")),
-    "ShuffleNet v2": ("torchvision", functools.partial(vision, "shufflenet_v2_x0_5")),
-    "ConvNeXt": ("torchvision", functools.partial(vision, "convnext_tiny")),
-    "Swin": ("torchvision", functools.partial(vision, "swin_t")),
-    "ViT": ("timm", functools.partial(timm, "vit_tiny_patch16_224", img_size=64, patch_size=8)),
-    "Mixer": ("timm", functools.partial(timm, "mixer_s32_224", img_size=64)),
-    "NF-ResNet-26": ("timm", functools.partial(timm, "nf_resnet26")),
-    "RegNet": ("timm", functools.partial(timm, "regnetx_002")),
+    "ResNet-18": partial(vision, "resnet18"),
+    "ResNet-50": partial(vision, "resnet50"),
+    "VGG-11": partial(vision, "vgg11"),
+    "VGG-16 with batch norm": partial(vision, "vgg16_bn"),
+    "DenseNet-121": partial(vision, "densenet121"),
+    "MobileNet v2": partial(vision, "mobilenet_v2"),
+    "MobileNet v3": partial(vision, "mobilenet_v3_small"),
+    "EfficientNet-B0": partial(vision, "efficientnet_b0"),
+    "ShuffleNet v2": partial(vision, "shufflenet_v2_x0_5"),
+    "ConvNeXt": partial(vision, "convnext_tiny"),
+    "Swin": partial(vision, "swin_t"),
+    "ViT": partial(timm, "vit_tiny_patch16_224", img_size=64, patch_size=8),
+    "Mixer": partial(timm, "mixer_s32_224", img_size=64),
+    "NF-ResNet-26": partial(timm, "nf_resnet26"),
+    "RegNet": partial(timm, "regnetx_002"),
 }
 
 
-def made(package, make):
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+def made(make):
     torch.manual_seed(0)
     return make()
 
 
 @pytest.mark.parametrize("name", VISION)
 def test_verdicts_on_vision_models(name):
-    model = made(*VISION[name])
+    model = made(VISION[name])
     batch, labels = images()
     before = digest_of(model)
     measured = measure(model, batch, labels=labels, cosines=False)
@@ -108,11 +105,11 @@ def test_verdicts_on_vision_models(name):
 
 
 def test_verdicts_on_language_models():
-    model = made("transformers", bert)
+    model = made(bert)
     labels = torch.arange(16) % CLASSES
     measured = measure(model, {"input_ids": tokens()}, labels=labels, cosines=False)
     assert (measured.outlook.sgd, measured.outlook.adam) == ("trains", "trains"), measured.verdict
-    model = made("transformers", gpt2)
+    model = made(gpt2)
     measured = measure(model, {"input_ids": tokens()}, loss=next_token)
     assert (measured.outlook.sgd, measured.outlook.adam) == ("trains", "trains"), measured.verdict
 
@@ -122,7 +119,7 @@ def test_time_of_a_measurement():
 
     Images have the usual size. Of smaller ones the copies of the weights take a larger part.
     """
-    model = made(*VISION["ResNet-50"])
+    model = made(VISION["ResNet-50"])
     batch, labels = images(8, 224)
     least = SimpleNamespace(step=float("inf"), measure=float("inf"))
     for _ in range(3):
