@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -104,13 +104,16 @@ def constant_kernel(run: Run, sizes: _Sizes) -> Experiment:
             progress(row + 1, split)
         return np.concatenate(rows, axis=1)
 
+    makers: dict[str, Callable[..., Any]] = {"network": network, "kernels": kernels}
+
     def part(what: str, *point: Any) -> Any:
-        return {"network": network, "kernels": kernels}[what](*point)
+        return makers[what](*point)
 
     deepest = "kernels", max(sizes.depths)
-    points = [("network", *point) for point in itertools.product(sizes.depths, range(sizes.chains))]
-    costs = [point[1] + 1.0 for point in (*points, deepest)]
-    made = run.parts(part, [*points, deepest], costs, training.facts())
+    networks_at = itertools.product(["network"], sizes.depths, range(sizes.chains))
+    points: list[tuple[Any, ...]] = [*networks_at, deepest]
+    costs = [depth + 1.0 for _, depth, *_ in points]
+    made = run.parts(part, points, costs, training.facts())
     results = kit.Results(
         run, depth=kit.Axis(sizes.depths, "convolutions"), epoch=training.plan.records
     )
