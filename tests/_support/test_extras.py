@@ -1,12 +1,18 @@
 """Optional dependencies: imported, or named with their extra."""
 
+import inspect
+import re
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bnmc import errors
+import bnmc
+from bnmc import errors, experiments
 from bnmc._support.extras import LazyExtra, import_extra, require_extras
+from bnmc.experiments.registry import function_of
 
 
 def test_import_extra_returns_the_module():
@@ -48,3 +54,20 @@ def test_one_error_names_all_missing_extras():
     assert caught.value.command == 'pip install "bnmc[plot,torch]"'
     assert 'pip install ".[plot,torch]" in a checkout' in str(caught.value)
     require_extras({"numpy": "plot", "scipy.linalg": "torch"})
+
+
+def test_the_extra_of_the_demo_has_what_its_figures_and_pictures_need():
+    root = Path(bnmc.__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (entry,) = project["optional-dependencies"]["demo"]
+    listed = set(entry.removeprefix("bnmc[").removesuffix("]").split(","))
+    of_figures = (experiments.extras_of(name).values() for name in ("digits", "bridging-1a"))
+    assert {"cli", "plot"}.union(*of_figures) <= listed
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_figures_say_whether_they_need_pytorch(name):
+    """The files that train or measure networks of PyTorch are named in the figure's file."""
+    source = inspect.getsource(sys.modules[function_of(name).__module__])
+    trains = re.search(r"experiments\.(training(\.| import )runs|outlooks\.outcomes)", source)
+    assert ("torch" in experiments.extras_of(name)) == bool(trains)

@@ -16,7 +16,6 @@ figure.
 from __future__ import annotations
 
 import importlib
-import inspect
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -165,10 +164,7 @@ def extras_of(name: str) -> dict[str, str]:
     >>> extras_of("limits-kl"), extras_of("rank-collapse-1")
     ({'xarray': 'xarray'}, {'xarray': 'xarray', 'torch': 'torch'})
     """
-    has_data = "data" in inspect.signature(function_of(name)).parameters
-    # The figures of `limits` that train networks do so in NumPy.
-    in_torch = (has_data and not name.startswith("limits")) or name.startswith("outlook")
-    return {"xarray": "xarray"} | ({"torch": "torch"} if in_torch else {})
+    return dict(vars(function_of(name))["extras"])
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arithmetic import ignoring
-from bnmc._support.extras import import_extra
+from bnmc._support.extras import import_extra, require_extras
 from bnmc._support.progress import Progress as Progress
 from bnmc._support.version import __version__
 from bnmc.chain.activations import Activation
@@ -99,7 +99,7 @@ data : path, optional
 
 
 def figure(
-    name: str, default: _Sizes, *, trains: bool = False, **full: Any
+    name: str, default: _Sizes, *, trains: bool = False, torch: bool = False, **full: Any
 ) -> Callable[[Callable[[Run, _Sizes], Experiment]], Callable[..., Experiment]]:
     """Make a public figure of a function of a run and sizes.
 
@@ -111,6 +111,8 @@ def figure(
         The default sizes.
     trains : bool, default False
         Whether the figure takes images.
+    torch : bool, default False
+        Whether it needs PyTorch.
     **full
         The sizes that differ with ``full=True``.
 
@@ -120,9 +122,10 @@ def figure(
         Decorates the function.  The public one takes `full`, `rng`, `progress`, `threads`,
         `executor`, `store`, `timeout`, `data` if it `trains`, and each size, by name.  Its
         docstring describes them before the section "Returns".  Its attribute `sizes` is the pair
-        of default and full sizes.
+        of default and full sizes, and `extras` has the optional packages, with the extra of each.
     """
     of_paper: _Sizes = default._replace(**full)  # type: ignore[attr-defined]
+    extras = {"xarray": "xarray"} | ({"torch": "torch"} if torch else {})
 
     def made(function: Callable[[Run, _Sizes], Experiment]) -> Callable[..., Experiment]:
         @functools.wraps(function)
@@ -138,7 +141,7 @@ def figure(
             data: Any = None,
             **sizes: Any,
         ) -> Experiment:
-            import_extra("xarray", "xarray")
+            require_extras(extras)
             if data is not None and not trains:
                 raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
             if not isinstance(full, (bool, np.bool_)):
@@ -151,7 +154,8 @@ def figure(
             return ignoring(function)(run, chosen)  # type: ignore[arg-type]
 
         public.__dict__ |= {
-            "sizes": (default, of_paper), "__signature__": _signature(public, default, trains),
+            "sizes": (default, of_paper), "extras": extras,
+            "__signature__": _signature(public, default, trains),
         }  # fmt: skip
         about, returns, rest = (inspect.getdoc(function) or "").partition("Returns\n-------\n")
         section = _PARAMETERS + _DATA * trains + of_sizes.documented(default, of_paper)

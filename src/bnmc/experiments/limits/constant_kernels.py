@@ -49,7 +49,8 @@ class _Sizes(NamedTuple):
 
 
 @kit.figure(
-    "limits-constant-kernel", _Sizes(), trains=True, width=128, depths=(3, 4, 6, 11, 21), batch=32,
+    "limits-constant-kernel", _Sizes(), trains=True, torch=True,
+    width=128, depths=(3, 4, 6, 11, 21), batch=32,
     images=1024, tests=704, chains=10,
 )  # fmt: skip
 def constant_kernel(run: Run, sizes: _Sizes) -> Experiment:

@@ -44,7 +44,8 @@ class _DepthSizes(NamedTuple):
 
 
 @kit.figure(
-    "orthogonalizes-3", _DepthSizes(), trains=True, width=800, depths=(14, 29, 44, 59, 74),
+    "orthogonalizes-3", _DepthSizes(), trains=True, torch=True,
+    width=800, depths=(14, 29, 44, 59, 74),
     batch=500, images=50_000, epochs=30, every=1, rate=0.01,
 )  # fmt: skip
 def fig_3(run: Run, sizes: _DepthSizes) -> Experiment:
@@ -156,7 +157,8 @@ class _PerceptronSizes(NamedTuple):
 
 
 @kit.figure(
-    "orthogonalizes-4", _PerceptronSizes(), trains=True, width=800, depths=(14, 29, 44, 59, 74),
+    "orthogonalizes-4", _PerceptronSizes(), trains=True, torch=True,
+    width=800, depths=(14, 29, 44, 59, 74),
     batch=500, images=50_000, epochs=30, every=1, rates=(0.01,), chains=4,
 )  # fmt: skip
 def fig_4(run: Run, sizes: _PerceptronSizes) -> Experiment:
@@ -221,7 +223,8 @@ class _ConvolutionSizes(NamedTuple):
 
 
 @kit.figure(
-    "orthogonalizes-7", _ConvolutionSizes(), trains=True, stages=((64,), (192,), (192, 256, 256)),
+    "orthogonalizes-7", _ConvolutionSizes(), trains=True, torch=True,
+    stages=((64,), (192,), (192, 256, 256)),
     further=(15, 75), images=50_000, batch=30, epochs=20, every=1, rates=(0.001,), chains=4,
 )  # fmt: skip
 def fig_7(run: Run, sizes: _ConvolutionSizes) -> Experiment:

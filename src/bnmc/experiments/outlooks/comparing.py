@@ -44,7 +44,8 @@ class _Sizes(NamedTuple):
 
 
 @kit.figure(
-    "outlook-table", _Sizes(), sgd=(0.1, 0.03, 0.3, 0.01, 1.0, 0.003, 0.001),
+    "outlook-table", _Sizes(), torch=True,
+    sgd=(0.1, 0.03, 0.3, 0.01, 1.0, 0.003, 0.001),
     adam=(3e-3, 1e-3, 1e-2, 1e-4, 3e-4, 3e-2, 0.1),
 )  # fmt: skip
 def outlook_table(run: Run, sizes: _Sizes) -> Experiment:

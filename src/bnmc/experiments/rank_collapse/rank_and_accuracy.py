@@ -39,7 +39,8 @@ class Sizes(NamedTuple):
 
 
 @kit.figure(
-    "rank-collapse-1", Sizes(), trains=True, width=128, depths=tuple(range(1, 34, 2)), batch=128,
+    "rank-collapse-1", Sizes(), trains=True, torch=True,
+    width=128, depths=tuple(range(1, 34, 2)), batch=128,
     images=60_000, epochs=75, rates=(0.001, 0.01, 0.1),
 )  # fmt: skip
 def fig_1(run: Run, sizes: Sizes) -> Experiment:

@@ -63,7 +63,8 @@ class _PretrainedSizes(NamedTuple):
 
 
 @kit.figure(
-    "rank-collapse-4", _PretrainedSizes(), trains=True, width=128, depths=(4, 8, 16, 32), batch=64,
+    "rank-collapse-4", _PretrainedSizes(), trains=True, torch=True,
+    width=128, depths=(4, 8, 16, 32), batch=64,
     images=45_000, tests=5000, epochs=100, every=1, batches=1000, pretraining_rate=0.001,
     rates=(0.001, 0.01), scale=255.0, chains=5,
 )  # fmt: skip
@@ -153,7 +154,8 @@ class _BrokenSizes(NamedTuple):
 
 
 @kit.figure(
-    "rank-collapse-5", _BrokenSizes(), trains=True, width=128, depth=32, stages=VGG19, batch=64,
+    "rank-collapse-5", _BrokenSizes(), trains=True, torch=True,
+    width=128, depth=32, stages=VGG19, batch=64,
     images=50_000, epochs=75, rate=0.01,
 )  # fmt: skip
 def fig_5(run: Run, sizes: _BrokenSizes) -> Experiment:
@@ -246,7 +248,8 @@ class _RankSizes(NamedTuple):
 
 
 @kit.figure(
-    "rank-collapse-6", _RankSizes(), trains=True, width=128, depth=32, images=60_000, epochs=15,
+    "rank-collapse-6", _RankSizes(), trains=True, torch=True,
+    width=128, depth=32, images=60_000, epochs=15,
     steps=(5, 75), pretraining_rate=0.1, rate=0.01,
 )  # fmt: skip
 def fig_6(run: Run, sizes: _RankSizes) -> Experiment:
@@ -348,7 +351,8 @@ class _DirectionSizes(NamedTuple):
 
 
 @kit.figure(
-    "rank-collapse-10", _DirectionSizes(), trains=True, stages=VGG19, batch=64, images=50_000,
+    "rank-collapse-10", _DirectionSizes(), trains=True, torch=True,
+    stages=VGG19, batch=64, images=50_000,
     epochs=75,
 )  # fmt: skip
 def fig_10(run: Run, sizes: _DirectionSizes) -> Experiment:
