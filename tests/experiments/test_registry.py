@@ -51,6 +51,7 @@ def test_run_hands_everything_on(name, module, further, monkeypatch):
         return "done"
 
     module, function = importlib.import_module(f"bnmc.experiments.{module}"), function_of(name)
+    vars(stand_in).update(extras={})
     monkeypatch.setattr(module, function.__name__, stand_in)
     given = {
         "full": True, "rng": 5, "progress": print, "threads": 1, "executor": "pool",
