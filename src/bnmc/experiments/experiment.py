@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bnmc._support.extras import import_extra
 from bnmc._support.text import Result, first_of, plain, text_table
 from bnmc.estimate.estimate import Estimate
 from bnmc.plot.axes import empty_figure
@@ -117,6 +119,9 @@ class Experiment(Result):
         if figure is None:
             figure = empty_figure(dpi=150)
         self.draw(self.data, figure)
+        for text in figure.findobj(import_extra("matplotlib.text", "plot").Text):
+            # Numbers in texts get the minus sign that Matplotlib writes at ticks.
+            text.set_text(re.sub(r"(?<=[ \[])-(?=\d)", "−", text.get_text()))
         return figure
 
     def to_dict(self) -> dict[str, Any]:
