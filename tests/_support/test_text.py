@@ -2,7 +2,7 @@
 
 import pytest
 
-from bnmc._support.text import loads, text_table
+from bnmc._support.text import loads, text_table, wrapped
 
 ROWS = [["a", "1", "yes"], ["bcd", "22", ""]]
 FITS = [["8", "0.801765", ""], ["32", "1.018941", "  unstable"]]
@@ -24,6 +24,15 @@ FITS = [["8", "0.801765", ""], ["32", "1.018941", "  unstable"]]
 )  # fmt: skip
 def test_tables(heads, rows, options, lines):
     assert text_table(heads.split(), rows, **options).splitlines() == lines
+
+
+def test_wrapped_texts_have_at_most_100_columns():
+    text = "- " + " ".join(["a-hyphenated-word"] * 30)
+    lines = wrapped(text, "  ").splitlines()
+    assert " ".join(line.strip() for line in lines) == text
+    assert [line[:2] for line in lines] == ["- ", *["  "] * (len(lines) - 1)]
+    assert 82 < max(map(len, lines)) <= 100
+    assert wrapped("x" * 200) == "x" * 200  # a name is whole
 
 
 def test_a_row_of_another_length_raises():

@@ -30,9 +30,23 @@ def test_table(measurement):
     mean, error = measurement.scale[:, 0].mean(), measurement.scale[:, 0].std(ddof=1) / 2.0
     assert f"{mean:.4g} ± {error:.1g}" in lines[3]
     assert measurement.prediction.table() in measurement.table()
-    assert str(measurement) == f"{measurement.table()}\n\n{measurement.verdict}"
+    assert str(measurement).endswith(f"\n\n{measurement.table()}")
     text = "<Measurement of Sequential: 4 networks, 30 layers, 6 samples, with gradients>"
     assert repr(measurement) == text
+
+
+@pytest.mark.parametrize("tries", [False, True])
+def test_verdict_and_cures_are_printed_first(tries):
+    labels = torch.arange(12) % 3
+    measured = measure(mlp(12, 8, norm=False), torch.randn(12, 8), labels=labels, tries=tries)
+    first, _, tables = str(measured).partition("\n\n")
+    assert tables == measured.table()
+    assert max(map(len, first.splitlines())) <= 100
+    expected = [measured.verdict]
+    if tries:
+        assert len(measured.cures) > 1
+        expected += ["other cures:", *(f"- {cure}" for cure in measured.cures[1:])]
+    assert first.split() == " ".join(expected).split()
 
 
 def test_dataset(measurement):

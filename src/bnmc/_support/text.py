@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -119,6 +120,24 @@ def first_of(items: Sequence[_Item], most: int, what: str) -> tuple[Sequence[_It
     """
     rest = len(items) - most
     return (items[:most], [f"… and {rest} more {what}"]) if rest > 0 else (items, [])
+
+
+#: The longest line of a printed result.
+_COLUMNS = 100
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Return a text in lines of at most 100 characters, of which all but the first are indented.
+
+    Examples
+    --------
+    >>> from bnmc._support.text import wrapped
+    >>> [len(line) for line in wrapped(30 * "words ", indent="  ").splitlines()]
+    [95, 85]
+    """
+    return textwrap.fill(
+        text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def dumps(document: Any) -> str:

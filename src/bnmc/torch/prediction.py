@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._support.text import Result, text_table
+from bnmc._support.text import Result, text_table, wrapped
 from bnmc.chain.chain import Chain, Network, Residual, Stage
 from bnmc.chain.layers import Linear
 from bnmc.errors import BnmcError
@@ -33,7 +33,7 @@ Gradient = Callable[[FloatArray], FloatArray]
 #: The quantities of the Gram matrix of the input of a layer.
 _OF_GRAM = ("scale", "correlation", "spread")
 
-#: The largest number of layers in a table.
+#: The largest number of rows in a table.
 _SHOWN = 24
 
 #: Networks that are simulated at most, and at least.
@@ -193,7 +193,7 @@ class Prediction(Result):
         tail = f"; and {more} more" if more > 0 else ""
         why = f"{'; '.join(self.reasons[:3])}{tail}"
         if not self.applies:
-            return f"no prediction: {why}"
+            return wrapped(f"no prediction: {why}")
         heads, columns = ["layer" if self.reasons else "weight layer"], [list(self.layers)]
         for name, values in self.measured.items():
             heads += [name, "90 %"]
@@ -213,10 +213,10 @@ class Prediction(Result):
             f"beside {chains} {networks}, for this batch: the {of_layer}, and the norm of the "
             "gradient over that of the last layer"
         )
-        lines = [f"no Network: {why}"] if self.reasons else []
+        lines = [wrapped(f"no Network: {why}")] if self.reasons else []
         table = text_table(heads, [rows[layer] for layer in shown], align="<>")
-        lines += [about, table, *left_out(len(rows))]
-        return "\n".join([*lines, *(f"departs: {text}" for text in self.departures)])
+        lines += [wrapped(about), table, *left_out(len(rows))]
+        return "\n".join([*lines, *(wrapped(f"departs: {text}") for text in self.departures)])
 
     def to_dict(self) -> dict[str, Any]:
         """Return layers, measured means, bands, infinite width and reasons, for JSON."""
@@ -251,14 +251,14 @@ class Prediction(Result):
             return _numbers_of_grams(grams) | {"gradient": logs - logs[:, -1:]}
 
 
-def shown_of(layers: int) -> list[int]:
-    """Return the layers that a table shows: all, or 24 of them at equal distances."""
-    return sorted({round(k * (layers - 1) / (_SHOWN - 1)) for k in range(_SHOWN)})
+def shown_of(rows: int) -> list[int]:
+    """Return the rows that a table shows: all, or 24 of them at equal distances."""
+    return sorted({round(k * (rows - 1) / (_SHOWN - 1)) for k in range(_SHOWN)})
 
 
-def left_out(layers: int) -> list[str]:
-    """Return a line of a table that says how many layers it shows, if these are not all."""
-    return [f"{_SHOWN} of {layers} layers are shown"] if layers > _SHOWN else []
+def left_out(rows: int, what: str = "layers") -> list[str]:
+    """Return a line of a table that says how many rows it shows, if these are not all."""
+    return [f"{_SHOWN} of {rows} {what} are shown"] if rows > _SHOWN else []
 
 
 def predicted(

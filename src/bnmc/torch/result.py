@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
-from bnmc._support.text import Result, text_table
+from bnmc._support.text import Result, text_table, wrapped
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.facts import Facts
@@ -50,7 +50,8 @@ _OF_BAND = 19
 class Measurement(Result):
     """The representations of a batch in the layers of a model, and gradients of a loss.
 
-    ``print`` shows the table and the verdict. Arrays have the shape (networks, layers, ...).
+    ``print`` shows the verdict, other cures if some were tried, and the tables. Arrays have the
+    shape (networks, layers, ...).
 
     Attributes
     ----------
@@ -228,7 +229,9 @@ class Measurement(Result):
         )
 
     def __str__(self) -> str:
-        return f"{self.table()}\n\n{self.verdict}"
+        others = self.cures[1:] if self.tried else ()  # the verdict ends with the first
+        cures = ["other cures:", *(wrapped(f"- {cure}", "  ") for cure in others)]
+        return "\n".join([wrapped(self.verdict), *(cures if others else []), "", self.table()])
 
     def table(self) -> str:
         """Return a table as text: one line for each layer, and the prediction below.
@@ -250,16 +253,16 @@ class Measurement(Result):
         lines = [f"{self.model}, {networks}; rows are {self.view}s", *self._layout_lines()]
         lines.append(text_table(["layer", *map(_HEADS.__getitem__, columns)], rows, align="<>"))
         lines += left_out(len(self.layers))
-        lines.append(
+        lines.append(wrapped(
             f"rank: singular values above {self.rank_threshold.max():.1e} of the largest; soft "
             f"rank: squares of at least {self.soft_threshold} n in units of the scale"
-        )
+        ))  # fmt: skip
         if self.loss is not None:
             lines.append(f"loss: {_mean(self.loss)}")
         lines.append(self.prediction.table())
         if self.by_width:
             lines.append(_table_of_widths(self, self.by_width))
-        lines.extend(f"note: {note}" for note in self.notes)
+        lines.extend(wrapped(f"note: {note}") for note in self.notes)
         return "\n".join(lines)
 
     def backward_rate(
@@ -414,7 +417,7 @@ def _table_of_widths(measurement: Measurement, wider: Mapping[int, Measurement])
         f"beside {count} of this architecture at each width, with Gaussian weights of its variances"
     )
     gradient = "; gradients are over that of the last layer" if "gradient" in heads else ""
-    return f"{about}{gradient}\n{text_table(heads, shown, align='<>')}"
+    return f"{wrapped(about + gradient)}\n{text_table(heads, shown, align='<>')}"
 
 
 def _numbers_of(measurement: Measurement) -> dict[str, FloatArray]:
