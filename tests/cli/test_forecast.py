@@ -25,6 +25,9 @@ def test_the_forecast_counts_layers():
     assert expected.certificate(1000, lag=20) > alone
     assert expected.certificate(2000, lag=10) > 1.7 * alone
     assert expected.rates() > expected.certificate(500)
+    # Certificates of two starts, each with 922 pairs, and draws.
+    assert expected.check(1000) - expected.check(500) == pytest.approx(2 * 500 * 2 * 20.0 * 1e-3)
+    assert expected.check(0) == 2 * expected.certificate(923)
     # Without eigenvalues, the rate is 0.
     assert 0.0 < expected._replace(rate=0.0, wait=1.0).rates() < expected.rates()
     # Chains that cannot meet end after the pilot run.

@@ -21,6 +21,15 @@ def test_draws_have_the_invariant_law():
     assert draws.certificate.layers_to(0.02) == draws.layer
     assert draws.certificate.chains == math.ceil(1.25 * 2 * math.log(40.0) / 0.02)
     assert draws.assumes == draws.certificate.assumes != ()
+    assert max(map(len, str(draws).splitlines())) <= 100
+    assert " ".join(str(draws).split()) == " ".join(
+        [
+            f"4000 independent draws from layer {draws.layer} of {RELU}",
+            "Their law is within 0.02 of the quasi-stationary law in total variation, by 462 "
+            "coupled pairs, at level 0.95.",
+            *draws.assumes,
+        ]
+    )
     truth = bnmc.simulate(RELU, 60, chains=4000, rng=1, burn_in=60).gram[:, -1]
     # Kolmogorov-Smirnov, with Massart's bound for both samples: a false alarm in 1e-6.
     allowed = 2.0 * math.sqrt(math.log(4.0 * 3 / 1e-6) / (2.0 * 4000)) + 0.02

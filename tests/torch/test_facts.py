@@ -1,13 +1,16 @@
 """The facts of models, each from its definition."""
 
 import math
+import time
 
 import numpy as np
 import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
-from bnmc.torch import measure
+from bnmc.torch import measure, trying
 from bnmc.torch.facts import ratio_of_states
+from bnmc.torch.losses import as_loss
+from bnmc.torch.models import as_inputs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -138,6 +141,21 @@ def test_a_try_lowers_the_loss_and_changes_nothing():
     assert 0.0 <= unknown.fall < 1.0
     assert measure(model, batch, labels=labels).fall is None
     assert measure(model, batch, tries=True).fall is None
+
+
+def test_passes_of_a_try_are_counted_and_timed():
+    """Against a model that counts and waits: its passes cannot be faster than it waits."""
+    model, batch = mlp(2, 8), torch.randn(20, 8)
+    calls = []
+    model.register_forward_pre_hook(lambda *_: calls.append(time.sleep(0.01)))
+    goal, inputs = as_loss(None, torch.arange(20) % 3, 20, "cpu"), as_inputs(model, batch)
+    before = digest_of(model)
+    assert trying.seconds_of_a_pass(model, inputs, goal) > 0.01
+    assert trying.seconds_of_a_pass(model, inputs, None) > 0.01
+    assert digest_of(model) == before
+    calls.clear()
+    trying.fall_of(model, inputs, goal, 1.0)
+    assert len(calls) == trying.PASSES
 
 
 class Autocast(nn.Module):

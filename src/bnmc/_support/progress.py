@@ -18,7 +18,7 @@ from bnmc.errors import ArgumentTypeError
 #: Seconds before the first line without a terminal, of compilation or of work.
 PATIENT_SECONDS = 2.0
 
-# Seconds from which on a label has the forecast.
+# Seconds from which on work has a forecast.
 _LONG_SECONDS = 10.0
 
 # The longest time between two lines, in seconds.
@@ -140,6 +140,12 @@ def with_forecast(label: str, seconds: float) -> str:
     """Return the label of work with its predicted duration, unless it is short."""
     is_short = seconds < _LONG_SECONDS
     return label if is_short else f"{label}, forecast {duration_text(seconds)}"
+
+
+def announce(label: str, seconds: float, why: str) -> None:
+    """Say on standard error how long work will take, and why, unless it is short."""
+    if seconds >= _LONG_SECONDS:
+        _print(f"bnmc: {label} takes about {duration_text(seconds)}: {why}")
 
 
 @contextmanager

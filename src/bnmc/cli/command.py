@@ -138,7 +138,8 @@ def command(
             if "seed" in taken:
                 arguments["seed"] = _seed(values["seed"], store)
             if "progress" in taken and values["progress"] is None:
-                arguments["progress"] = sys.stderr.isatty() or store is not None
+                is_long = store is not None or values.get("full", False)
+                arguments["progress"] = is_long or sys.stderr.isatty()
             facts = {"seed": arguments["seed"]} if "seed" in taken else {}
             facts = {"command": function.__name__.replace("_", "-"), **facts}
             try:

@@ -1,4 +1,4 @@
-"""How long ``bnmc certify`` and ``bnmc rates`` will take.
+"""How long ``bnmc certify``, ``bnmc rates`` and ``bnmc check`` will take.
 
 The mean field predicts the number of layers until coupled chains meet. With the seconds of a layer
 this gives the seconds of the command, to a factor of about 2.
@@ -7,7 +7,6 @@ this gives the seconds of the command, to a factor of about 2.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,9 +25,6 @@ Progress = Annotated[
         help="Progress on standard error: a bar on a terminal, lines elsewhere.",
     ),
 ]
-
-# Seconds of the shortest command that announces its duration.
-_LONG_SECONDS = 10.0
 
 # Duration of a layer of coupled chains, in units of that of a chain alone; measured.
 _PAIR_FACTOR = 2.2
@@ -69,6 +65,21 @@ class Forecast(NamedTuple):
         ahead = min(_LAG_FACTOR * self.wait, most) if lag is None else lag
         layers = pairs * (2.0 * min(self.wait, most) + ahead)
         return layers * _PAIR_FACTOR * self.seconds
+
+    def check(self, chains: int) -> float:
+        """Return the seconds of `check` on one thread: certificates and draws from two starts."""
+        from bnmc.invariant.certified_sample import pairs_for
+
+        draws = chains * 2.0 * min(self.wait, 4000.0) * self.seconds
+        return 2.0 * (self.certificate(pairs_for(0.01, 0.95)) + draws)
+
+    @property
+    def reason(self) -> str:
+        """Why coupled chains take so long, in words."""
+        meet = "the fixed point is unstable"
+        if math.isfinite(self.wait):
+            meet = f"chains meet after about {self.wait:.0f} layers"
+        return f"by the mean field, {meet} (rate {self.rate:.3g} per layer)"
 
     def rates(self) -> float:
         """Return the seconds of `compare` on one thread."""
@@ -134,7 +145,7 @@ def announced(
         If `hours` or `threads` is not allowed, or the command will take longer than `hours`.
     """
     from bnmc._support.arguments import real
-    from bnmc._support.progress import duration_text
+    from bnmc._support.progress import announce
     from bnmc._support.workers import thread_count
     from bnmc.errors import ArgumentError
 
@@ -148,16 +159,8 @@ def announced(
             f"at least {seconds / 3600.0:.2g}, as the mean field predicts",
             "fewer chains, a smaller batch or width take less time",
         )
-    if seconds >= _LONG_SECONDS and progress:
-        meet = "the fixed point is unstable"
-        if math.isfinite(expected.wait):
-            meet = f"chains meet after about {expected.wait:.0f} layers"
-        print(
-            f"bnmc: {label} takes about {duration_text(seconds)}: by the mean field, {meet} "
-            f"(rate {expected.rate:.3g} per layer)",
-            file=sys.stderr,
-            flush=True,
-        )
+    if progress:
+        announce(label, seconds, expected.reason)
     if threads is None:
         yield {"executor": None, "progress": progress}
         return

@@ -102,7 +102,7 @@ OPTIONS: dict[str, _Option] = {
     "progress": _option(
         bool | None, None,
         "Progress on standard error: a bar on a terminal, lines elsewhere. Default: on a terminal, "
-        "or with --store.",
+        "and with --store or --full.",
         "--progress/--no-progress", show_default=False,
     ),
 }  # fmt: skip

@@ -135,7 +135,8 @@ class Run:
             folder = None
             if self._folder is not None:
                 folder = stack.enter_context(_Parts(self._folder, {**self._facts, **(facts or {})}))
-            report = stack.enter_context(reporting(self.parallel.progress, self.name, "%"))
+            label = f"{self.name}, {len(points)} part{'s'[: len(points) > 1]}"
+            report = stack.enter_context(reporting(self.parallel.progress, label, "%"))
             percentage = _Percentage(report)
             for place, point in enumerate(points):
                 progress = partial(percentage.between, *shares[place : place + 2])

@@ -15,7 +15,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
-from bnmc._support.text import Result
+from bnmc._support.text import Result, wrapped
 from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
@@ -67,6 +67,17 @@ class InvariantSample(Result):
     def assumes(self) -> tuple[str, ...]:
         """Conditions under which the draws are near the stationary law: those of `certificate`."""
         return self.certificate.assumes
+
+    def __str__(self) -> str:
+        """The layer of the draws, the distance that is certified, and its assumptions."""
+        bound = self.certificate
+        lines = (
+            f"{len(self.gram)} independent draws from layer {self.layer} of {self.chain}",
+            f"Their law is within {self.atol:g} of the {bound.law} law in total variation, by "
+            f"{bound.chains} coupled pairs, at level {bound.level:g}.",
+            *self.assumes,
+        )
+        return "\n".join(map(wrapped, lines))
 
     def preactivations(self) -> Float64Array:
         """Draw the pre-normalization state h of the next layer for each Gram matrix.
@@ -166,10 +177,8 @@ def sample(
     generator = np.random.default_rng(key)
     # The state, a frame of it, a copy for the observable, and the result.
     require_memory("chains", 4 * 8 * chains * chain.batch**2)
-    needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / atol
-    pairs = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
-        chain, min(max_layers, MOST_DEPTH), chains=pairs, initial=initial,
+        chain, min(max_layers, MOST_DEPTH), chains=pairs_for(atol, level), initial=initial,
         rng=generator, level=level, max_layers=max_layers, **parallel.options,
     )  # fmt: skip
     layer = certificate.layers_to(atol)
@@ -182,3 +191,9 @@ def sample(
         **parallel.options,
     )  # fmt: skip
     return InvariantSample(chain, run.gram[:, -1], layer, atol, certificate, key)
+
+
+def pairs_for(atol: float, level: float) -> int:
+    """Return the number of pairs of the certificate."""
+    needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / atol
+    return max(200, math.ceil(SPARE * needed))

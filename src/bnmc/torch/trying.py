@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,27 @@ from bnmc.torch.preservation import as_it_was
 _STEPS = 20
 
 _RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+#: Passes forward of `fall_of`; nearly all are followed by one backward.
+PASSES = len(_RATES) * (_STEPS + 1)
+
+
+def seconds_of_a_pass(model: torch.nn.Module, batch: Inputs, goal: Loss | None) -> float:
+    """Return the seconds of a pass forward, and backward if there is a loss.
+
+    The model stays as it is. The first pass also starts PyTorch's threads, so it does not count.
+    """
+    seconds = math.nan
+    with as_it_was(model):
+        for _ in range(2):
+            begun = time.perf_counter()
+            output = called(model, batch)
+            if goal is not None:
+                goal(output).mean().backward()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - begun
+    return seconds
 
 
 def fall_of(model: torch.nn.Module, batch: Inputs, goal: Loss, chance: float) -> float:

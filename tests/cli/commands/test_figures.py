@@ -34,11 +34,11 @@ def test_the_list_has_a_name_and_what_it_shows_on_each_line(printed, document_of
 
 
 def test_images_full_and_progress_are_handed_on(printed, monkeypatch, tmp_path):
-    options = {}
+    options, figure = {}, bridging.fig_1b()
 
     def run(name, **others):
         options.update(others)
-        return bridging.fig_1b()
+        return figure
 
     monkeypatch.setattr(experiments, "run", run)
     line = f"figure rank-collapse-1 --data {tmp_path} --full --progress --threads 2 --timeout 60"
@@ -46,6 +46,9 @@ def test_images_full_and_progress_are_handed_on(printed, monkeypatch, tmp_path):
     expected = {"data": tmp_path, "full": True, "progress": True, "threads": 2, "rng": 0}
     expected["timeout"] = 60.0
     assert options == {**expected, "store": None}
+    for line, progress in (("", False), ("--full", True), ("--full --no-progress", False)):
+        printed(f"figure bridging-1b {line}")
+        assert options["progress"] is progress
 
 
 def test_table_on_a_terminal(printed, monkeypatch):
@@ -73,7 +76,8 @@ def test_an_interrupted_figure_goes_on(run, document_of, refusal, monkeypatch):
     assert "finished parts are in parts; the same command resumes" in err
     status, out, err = run("figure bridging-1b --json --store parts")
     assert (status, json.loads(out)["command"]) == (0, "figure")
-    assert re.fullmatch(r"bnmc: bridging-1b: \d\d % found in the store, continuing\n", err)
+    resumed = r"bnmc: bridging-1b, 2 parts: \d\d % found in the store, continuing\n"
+    assert re.fullmatch(resumed, err)
     continued = document_of("figure bridging-1b --store parts --no-progress")
     assert len(calls) == 3  # one of the two widths was there
     assert {**continued, "seconds": 0} == {**document_of("figure bridging-1b"), "seconds": 0}

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch_models import one_thread, torch  # noqa: F401
 
 import bnmc
 from bnmc._support.text import dumps
+from bnmc.torch import trying
 
 MODULE = """
 from torch import nn
@@ -28,6 +30,9 @@ number = 3
 def wide(width):
     hidden = [nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)) for _ in range(2)]
     return nn.Sequential(nn.Linear(6, width), *hidden, nn.Linear(width, 3))
+
+def deep():
+    return nn.Sequential(*[nn.Linear(6, 6) for _ in range(26)], nn.Linear(6, 3))
 
 def without_bias():
     return nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 3))
@@ -82,14 +87,9 @@ def measured(**options):
 
 def test_table_and_picture(printed, refusal, folder):
     out = printed(f"{FACTORY} --labels y.npy --plot layers.svg")
-    assert out.startswith(
-        "input: 12 samples × 6 features\nSequential, 1 network; rows are samples\n"
-    )
     assert (folder / "layers.svg").exists()
-    assert out.endswith("\nseed 5\npicture: layers.svg\n")
-    expected = measured()
-    assert str(expected) in out
-    assert expected.verdict in out
+    head = "input: 12 samples × 6 features"
+    assert out == f"{head}\n{measured()}\nseed 5\npicture: layers.svg\n"
     refusal(f"{FACTORY} --plot layers.svg")
 
 
@@ -159,7 +159,25 @@ def test_cosines_of_pairs_of_samples(document_of, printed):
         assert [f"{row['smallest']:.4g}", f"{row['mean']:.4g}", f"{row['largest']:.4g}"] in [
             line.split()[1:] for line in out.splitlines()
         ]
-    assert out.strip().endswith(f"{measured().verdict}\nseed 5")
+    assert out.startswith(f"input: 12 samples × 6 features\n{measured()}\n")
+    assert out.endswith("\nseed 5\n")
+
+
+def test_tables_of_cosines_have_at_most_24_rows(printed, document_of):
+    line = "inspect own_models:deep --input x.npy --labels y.npy --seed 5 --cosines"
+    document, out = document_of(line), printed(line)
+    assert [len(document[name]) for name in ("cosines", "gradient_cosines")] == [26, 54]
+    _, samples, gradients = re.split("\nCosines of .*:\n", out)
+    for text, rows, what in (
+        (samples, "cosines", "layers"),
+        (gradients, "gradient_cosines", "parameters"),
+    ):
+        lines = text.strip().splitlines()
+        assert lines[25] == f"24 of {len(document[rows])} {what} are shown"
+        names = [row[what[:-1]] for row in document[rows]]
+        shown = [line.split()[0] for line in lines[1:25]]
+        assert shown == [name for name in names if name in shown]  # in order
+        assert (shown[0], shown[-1]) == (names[0], names[-1])
 
 
 def test_cosines_of_samples_that_are_zero(printed, document_of, folder):
@@ -178,6 +196,33 @@ def test_twenty_steps_are_tried(document_of):
     expected = json.loads(dumps(measured(tries=True).to_dict()))
     assert document["outlook"] == expected["outlook"]
     assert any("20 steps of Adam" in text for text in document["outlook"]["beside"])
+
+
+def test_a_long_measurement_is_announced(run, monkeypatch):
+    line, asked = f"{FACTORY} --labels y.npy", []
+
+    def seconds_of_a_pass(model, batch, goal):
+        asked.append((type(model).__name__, batch.samples, goal.name))
+        return 0.2
+
+    monkeypatch.setattr(trying, "seconds_of_a_pass", seconds_of_a_pass)
+    status, out, err = run(f"{line} --tries --json")
+    assert (status, json.loads(out)["networks"]) == (0, 1)
+    # 148 passes take 29.6 s, and the random networks 10 s.
+    assert err == (
+        "bnmc: inspect takes about 40 s: 148 passes through the model, each 0.2 s (147 of them "
+        "with steps of Adam), and up to 200 random networks of its layers\n"
+    )
+    assert asked == [("Sequential", 12, "cross-entropy")]
+    # Several networks are not tried.
+    assert "takes about 11 s: 3 passes through" in run(f"{line} --networks 3 --tries")[2]
+    assert run(f"{line} --tries --no-progress")[2] == ""
+    assert len(asked) == 2
+
+
+def test_an_announcement_changes_no_bit(document_of):
+    line = f"{MODEL} --labels y.npy --seed 5"
+    assert document_of(line) == document_of(f"{line} --no-progress")
 
 
 def test_widths_beyond_memory(document_of, printed):

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc._support.progress import duration_text
+from bnmc._support.workers import thread_count
 from bnmc.cli import statuses
+from bnmc.cli.commands import stationary
+from bnmc.cli.forecast import Forecast
 from bnmc.cli.inputs import read_states
 from bnmc.errors import BnmcError
 from bnmc.mixing import comparison
@@ -55,3 +59,40 @@ def test_rates_that_nothing_tells_end_with_a_status(run):
     status, out, err = run(f"rates {collapsing} --threads 1 --json")
     assert (status, err) == (statuses.NO_ESTIMATE, "")
     assert all("rate" not in row for row in json.loads(out)["rows"][1:])
+
+
+@pytest.fixture
+def wanted(monkeypatch):
+    """Replace `check` and `constant`, which take seconds; return the arguments of their calls."""
+    calls = []
+
+    def instead(result):
+        return lambda chain, **options: calls.append(options) or result
+
+    report = bnmc.invariant.CheckReport(bnmc.Chain(30, 3, "relu"), (), 1e-3, 300, "given", 0)
+    monkeypatch.setattr(bnmc.invariant, "check", instead(report))
+    constant = bnmc.Estimate(0.5, 0.1, (0.3, 0.7), 4, "none")
+    monkeypatch.setattr(bnmc.regularity, "constant", instead(constant))
+    return calls
+
+
+def test_a_long_check_is_announced(run, monkeypatch, wanted):
+    expected = Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+    monkeypatch.setattr(stationary, "forecast", lambda chain: expected)
+    line = "check --width 30 --batch 3 --seed 0"
+    seconds = expected.check(1000) / thread_count(None)
+    assert seconds > 10.0
+    assert run(line)[2] == (
+        f"bnmc: check takes about {duration_text(seconds)}: by the mean field, chains meet after "
+        "about 44 layers (rate 0.9 per layer)\n"
+    )
+    np.save("x.npy", np.zeros((300, 30, 3)))
+    for silent in ("--no-progress", "--samples x.npy"):
+        assert run(f"{line} {silent}")[2] == ""
+
+
+@pytest.mark.parametrize("command", ["check", "regularity"])
+def test_long_commands_report_progress_by_default(run, wanted, command):
+    for option in ("", "--no-progress"):
+        run(f"{command} --width 30 --batch 3 {option}")
+    assert [options["progress"] for options in wanted] == [True, False]

@@ -14,11 +14,15 @@ import typer
 
 from bnmc._support.text import Table
 from bnmc.cli.command import Report, command
+from bnmc.cli.forecast import Progress
 from bnmc.cli.options import integers
 
 if TYPE_CHECKING:
     from bnmc.torch.representations import FloatArray
     from bnmc.torch.result import Measurement
+
+#: Random networks beside a model, and their seconds, at most.
+_RANDOM_NETWORKS, _RANDOM_SECONDS = 200, 10.0
 
 #: Suffixes of files of PyTorch.
 _TENSORS = (".pt", ".pth")
@@ -59,19 +63,23 @@ def inspect(
     cosines: bool = False,
     *,
     seed: int,
-    progress: bool,
+    progress: Progress = True,
 ) -> Report:
     """Measure ranks and gradients in a PyTorch model.
 
-    The table has one line per layer, and a verdict in words follows it. The module is imported from
-    the current folder or from Python's path, so its code runs; what it prints goes to standard
-    error. Without --eval, the model stays in the mode in which the factory returns it.
+    The verdict says whether SGD and Adam may train the model, and names a cure if not. Change the
+    model, and inspect it again; --tries measures cures of the weights in memory. The tables below
+    the verdict have one line per layer.
+
+    The module is imported from the current folder or from Python's path, so its code runs; what it
+    prints goes to standard error. Without --eval, the model stays in the mode in which the factory
+    returns it.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
 
     With --widths, the factory is a function of the width. Large layers have no weights
     (bnmc.torch.implicit_), so models may be wider than memory. The first table has one line per
-    width, with the numbers of the last layer; table, verdict and picture of the last width follow.
+    width, with the numbers of the last layer; verdict, tables and picture of the last width follow.
 
     Example: bnmc inspect models:mlp --input batch.npy --widths 512 4096 65536
 
@@ -111,13 +119,6 @@ def inspect(
     torch: Any = import_extra("torch", "torch")
     states = _array("input", input_)
     targets = None if labels is None else _array("labels", labels)
-    if progress:
-        steps = ", and copies of it through 20 steps of Adam at seven rates" if tries else ""
-        print(
-            "bnmc: inspect: measuring the model, and up to 200 random networks of its layers for "
-            f"about 10 s{steps}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
     torch.manual_seed(seed)  # the import may draw a model
     sizes = [] if widths is None else integers("widths", widths)
     with _code_of_the_user(model):
@@ -125,6 +126,9 @@ def inspect(
         if sizes:
             as_widths(factory, sizes)
         for made in [at_width(factory, size) for size in sizes] or [factory]:
+            if progress:
+                torch.manual_seed(seed)
+                _announce(made, states, targets, loss, networks, tries)
             torch.manual_seed(seed)
             results.append(
                 measure(
@@ -136,9 +140,7 @@ def inspect(
     head = f"input: {layout(states.shape, states.ndim > 3)}"
     document: dict[str, Any] = {"input": list(states.shape)}
     pairs = [_cosines(result) if cosines else {} for result in results]
-    last: list[Any] = results[-1:]
-    if cosines:
-        last = [last[0].table(), *_tables_of(pairs[-1]), f"\n{last[0].verdict}"]
+    last = [results[-1], *_tables_of(pairs[-1])]
     if not sizes:
         return Report(document | results[0].to_dict() | pairs[0], [head, *last], results[0].plot)
     rows = [
@@ -147,6 +149,34 @@ def inspect(
     ]
     text = [head, _by_width(rows), f"\nwidth {sizes[-1]}:", *last]
     return Report(document | {"rows": rows}, text, results[-1].plot)
+
+
+def _announce(
+    made: Any, states: Any, targets: Any, loss: str | None, networks: int, tries: bool
+) -> None:
+    """Say how long a measurement will take, by the time of one pass, if it takes long."""
+    from bnmc._support.progress import announce
+    from bnmc.errors import BnmcError
+    from bnmc.torch.initializing import as_networks
+    from bnmc.torch.losses import as_loss
+    from bnmc.torch.models import as_inputs, is_implicit
+    from bnmc.torch.trying import PASSES, seconds_of_a_pass
+
+    with contextlib.suppress(BnmcError):  # the measurement raises it, with its reason
+        model = as_networks(made, 1, None)[0]
+        batch = as_inputs(model, states)
+        goal = as_loss(loss, targets, batch.samples, batch.tensors[0].device)
+        seconds = seconds_of_a_pass(model, batch, goal)
+        tries = tries and networks == 1 and goal is not None
+        passes = networks + (PASSES if tries else 0)
+        duration = passes * seconds
+        why = f"{passes} pass{'es' if passes > 1 else ''} through the model, each {seconds:.2g} s"
+        if tries:
+            why = f"{why} ({PASSES} of them with steps of Adam)"
+        if not any(map(is_implicit, model.modules())):
+            duration += min(_RANDOM_NETWORKS * seconds, _RANDOM_SECONDS)
+            why = f"{why}, and up to {_RANDOM_NETWORKS} random networks of its layers"
+        announce("inspect", duration, why)
 
 
 def _array(name: str, path: Path) -> Any:
@@ -205,14 +235,17 @@ def _ranges(what: str, names: Sequence[str], cosines: FloatArray) -> list[dict[s
 
 
 def _tables_of(pairs: dict[str, list[dict[str, Any]]]) -> Iterator[object]:
-    """Yield the tables of cosines, below their heads."""
+    """Yield the tables of cosines, below their heads: all rows, or 24 at equal distances."""
+    from bnmc.torch.prediction import left_out, shown_of
+
     for name, rows in pairs.items():
         yield f"\n{_HEADS[name]}"
         cells = [
             [label, *("-" if number is None else f"{number:.4g}" for number in numbers)]
-            for label, *numbers in map(dict.values, rows)
+            for label, *numbers in (rows[row].values() for row in shown_of(len(rows)))
         ]
         yield Table(list(rows[0]), cells, "<>")
+        yield from left_out(len(rows), f"{next(iter(rows[0]))}s")
 
 
 def _by_width(rows: list[dict[str, Any]]) -> Table:

@@ -106,7 +106,7 @@ def regularity(
     *,
     seed: int,
     threads: int | None,
-    progress: bool,
+    progress: Progress = True,
 ) -> Report:
     """Estimate the regularity constant of rank collapse.
 
@@ -139,10 +139,10 @@ def regularity(
 def check(
     chain: Any,
     seed: int,
-    progress: bool,
     samples: Path | None = None,
     chains: int = 1000,
     alpha: float = 1e-3,
+    progress: Progress = True,
 ) -> Report:
     """Test the claims about the stationary law, one by one.
 
@@ -160,10 +160,15 @@ def check(
     alpha
         Probability that a true claim fails, over all claims together.
     """
+    from bnmc._support.progress import announce
+    from bnmc._support.workers import thread_count
     from bnmc.cli.inputs import read_states
     from bnmc.invariant import check as check_claims
 
     states = None if samples is None else read_states(samples)
+    if states is None and progress:
+        expected = forecast(chain)
+        announce("check", expected.check(chains) / thread_count(None), expected.reason)
     result = check_claims(
         chain, samples=states, chains=chains, alpha=alpha, rng=seed, progress=progress
     )
