@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import re
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +123,12 @@ def test_commands_run(command, tmp_path, monkeypatch, capsys):
     np.save("batch.npy", batch)
     np.savetxt("batch.csv", batch.T, delimiter=",")
     words = command.words.split()
+    if words[0] == "inspect":
+        pytest.importorskip("torch")
+        shutil.copy(DOCS / "scripts" / "my_model.py", tmp_path)
+        runpy.run_path("my_model.py", run_name="__main__")  # writes the batch
+        monkeypatch.setitem(sys.modules, "my_model", None)  # so that it is no module afterwards
+        del sys.modules["my_model"]
     if words[0] == "figure" and words[1] in experiments.names():
         monkeypatch.setattr(experiments, "run", quick)  # `make docs` runs the real ones
     assert cli.main(words) == command.status
@@ -145,6 +153,7 @@ def test_commands_with_their_output_are_found():
     assert examples["certify"].status == 3
     assert examples["stability"].shown.endswith("...")
     assert "figure" in examples
+    assert "SGD does not train" in examples["inspect"].shown
     assert {command.words for command in commands(README)} == {
         "fixed-point --activation relu --batch 64"
     }
@@ -173,7 +182,9 @@ def test_every_block_of_code_is_run():
         name for page in PAGES for name in re.findall(r"literalinclude:: (\S+)", text_of(page))
     }
     # `tests/kernels/test_c.py` compiles and runs the C program; tests below run the scripts.
-    scripts = {f"scripts/{name}.py" for name in ("on_dask", "on_mpi", "on_ray", "stored")}
+    # `test_commands_run` runs the model.
+    names = ("my_model", "on_dask", "on_mpi", "on_ray", "stored")
+    scripts = {f"scripts/{name}.py" for name in names}
     assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
