@@ -75,10 +75,10 @@ def test_reported_means_are_those_of_the_formulas():
     P = np.eye(4) - 1 / 4
     bulk = np.array([np.linalg.eigvalsh(P @ gram @ P)[1:] for gram in G])
     ratio = (bulk.var(axis=1) / bulk.mean(axis=1) ** 2).mean() * 40 / 4
-    row = row_of(report, "spectrum of G, centred: variance over Marchenko–Pastur's n/d")
+    row = row_of(report, "spectrum of G, centred: variance, in units of n/d")
     assert row.statistic == pytest.approx(ratio, rel=1e-9)
     # Of Wishart matrices the variance is (n − 1)(n + 2)/n² of that law's, at any width.
-    row = row_of(report, "spectrum, one step: variance over Marchenko–Pastur's n/d")
+    row = row_of(report, "spectrum, one step: variance, in units of n/d")
     assert abs(row.statistic - 3 * 6 / 16) < 5 * row.stderr < 0.2
     # Neither has the variance that it is measured in.
     assert {row.expected for row in report.rows if row.claim.startswith("spectrum")} == {None}
@@ -115,6 +115,6 @@ def test_without_a_fixed_point_no_distance_is_reported():
     samples = settled(chain, step_of("relu", rng), 200, rng)
     names = [row.claim for row in check(chain, samples=samples).rows if row.verdict == "reported"]
     assert names == [
-        "spectrum, one step: variance over Marchenko–Pastur's n/d",
-        "spectrum of G, centred: variance over Marchenko–Pastur's n/d",
+        "spectrum, one step: variance, in units of n/d",
+        "spectrum of G, centred: variance, in units of n/d",
     ]

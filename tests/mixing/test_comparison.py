@@ -64,6 +64,7 @@ def test_the_result_is_a_table_and_a_dictionary(table):
     assert "Chain(width=1000, batch=5" in lines[0]
     assert lines[1].split()[0] == "estimator"
     assert "95 % interval" in lines[1]
+    assert max(map(len, lines)) <= 100
     content = json.loads(json.dumps(table.to_dict()))
     assert [row["name"] for row in content["rows"]] == NAMES
     assert content["rows"][1]["rate"] == table["contraction"].rate
@@ -124,7 +125,8 @@ def test_what_is_not_defined_is_noted():
     assert "skip" in notes["mean field"]
     assert "bnmc.mixing.autocorrelation" in notes["contraction"]
     assert result["autocorrelation"].rate == pytest.approx(result["spectral"].rate, rel=0.2)
-    assert f"tv_bound: {notes['tv_bound']}" in str(result)
+    assert f"tv_bound: {notes['tv_bound']}" in " ".join(str(result).split())
+    assert max(map(len, str(result).splitlines())) <= 100
     with pytest.raises(KeyError, match="has no estimate: skip"):
         result["contraction"]
     # No mean field, no line.

@@ -22,7 +22,7 @@ from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, reporting
-from bnmc._support.text import Result, first_of, plain, text_table
+from bnmc._support.text import Result, first_of, plain, text_table, wrapped
 from bnmc._support.workers import Parallel, ranges
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
@@ -56,6 +56,9 @@ _NEEDS = (
         "",
     ),
 )
+
+#: Lines of the heads of two tables, each below an empty line.
+_LINES_OF_HEADS = 4
 
 #: Numbers in a block of samples; its arrays fit in the cache of a core.
 BLOCK_NUMBERS = 1 << 17
@@ -123,7 +126,8 @@ class CheckReport(Result):
                 math.inf if (p := self.rows[k].p_value) is None else p,
             ),
         )
-        chosen, more = first_of(order, max(1, 21 - len(self.assumes)), "claims: see table()")
+        around = len(self._text([], ["…"]).splitlines()) + _LINES_OF_HEADS
+        chosen, more = first_of(order, max(1, 25 - around), "claims: see table()")
         return self._text([self.rows[k] for k in sorted(chosen)], more)
 
     def table(self) -> str:
@@ -131,35 +135,43 @@ class CheckReport(Result):
         return self._text(self.rows, [])
 
     def _text(self, rows: Sequence[Claim], more: list[str]) -> str:
-        of_test = ("stderr", "p or interval", "adjusted", "verdict")
-        heads = ("claim", "statistic", "compared with", *of_test)
-        table = text_table(heads, [_cells(row) for row in rows], align="<>>>>><")
+        tested = [_cells_of_test(row) for row in rows if row.p_value is not None]
+        others = [_cells(row) for row in rows if row.p_value is None]
         count = sum(row.p_value is not None for row in self.rows)
-        return "\n".join(
-            [
-                f"The stationary law of {self.chain}: {self.chains} samples, {self.source}",
-                table,
-                *more,
-                f"{count - len(self.failures)} of {count} claims that were tested hold, at "
-                f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
-                *self.assumes,
-            ]
-        )
+        hold = f"{count - len(self.failures)} of {count} tested claims hold"
+        lines = [
+            wrapped(f"The stationary law of {self.chain}: {self.chains} samples, {self.source}"),
+            f"{hold}. If all are true, one fails with probability {self.alpha:g} at most.",
+        ]
+        if tested:
+            heads = ["claim", "measured", "expected", "std. error", "adjusted p", "verdict"]
+            lines += ["", text_table(heads, tested, align="<>>>><")]
+        if others:
+            heads = ["not tested", "measured", "95 % interval", "prediction"]
+            lines += ["", text_table(heads, others)]
+        return "\n".join([*lines, *more, *(f"\n{wrapped(text)}" for text in self.assumes)])
+
+
+def _cells_of_test(row: Claim) -> tuple[str, ...]:
+    """Return the cells of a claim that was tested."""
+    name = row.claim + (f" (worst of {row.count})" if row.count > 1 else "")
+    numbers = (
+        _cell(row.statistic),
+        _cell(row.expected),
+        _cell(row.stderr, 2),
+        _cell(row.adjusted, 2),
+    )
+    return (name, *numbers, row.verdict)
 
 
 def _cells(row: Claim) -> tuple[str, ...]:
-    """Return the cells of a row of the table."""
-    p = "" if row.interval is None else "[{:.4g}, {:.4g}]".format(*row.interval)
-    name = row.claim + (f" (worst of {row.count})" if row.count > 1 else "")
-    return (
-        name,
-        f"{row.statistic:.6g}",
-        "" if row.expected is None else f"{row.expected:.6g}",
-        "" if row.stderr is None else f"{row.stderr:.2g}",
-        p if row.p_value is None else f"{row.p_value:.2g}",
-        "" if row.adjusted is None else f"{row.adjusted:.2g}",
-        row.verdict,
-    )
+    """Return the cells of a number that was measured beside a prediction."""
+    interval = "" if row.interval is None else "[{:.4g}, {:.4g}]".format(*row.interval)
+    return row.claim, _cell(row.statistic), interval, _cell(row.expected)
+
+
+def _cell(number: float | None, digits: int = 4) -> str:
+    return "" if number is None else f"{number:.{digits}g}"
 
 
 @explains_keywords
@@ -489,13 +501,13 @@ def distances(
         For draws from N(0, G*) and N(0, G).
     """
     yield from _from_star(chain, gram, square, generator)
-    yield claims.reported("spectrum, one step: variance over Marchenko–Pastur's n/d", one_step)
+    yield claims.reported("spectrum, one step: variance, in units of n/d", one_step)
     centred = gm.eigenvalues(gm.centre(gram))[:, 1:]
     mean = centred.mean(axis=1)
     if chain.batch > 2 and (mean > _NULL * np.trace(gram, 0, 1, 2)).all():
         ratio = chain.batch / chain.width
         yield claims.reported(
-            "spectrum of G, centred: variance over Marchenko–Pastur's n/d",
+            "spectrum of G, centred: variance, in units of n/d",
             centred.var(axis=1) / mean**2 / ratio,
         )
 

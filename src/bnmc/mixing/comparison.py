@@ -16,7 +16,7 @@ from bnmc._support.arguments import Float64Array, choice, draw_key, integer, rea
 from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc._support.text import Result, plain, text_table
+from bnmc._support.text import Result, plain, text_table, wrapped
 from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, TWO_SAMPLES, require
@@ -136,10 +136,17 @@ class Comparison(Drawn, Result):
 
     def __str__(self) -> str:
         interval = f"{100 * self.level:g} % interval"
-        heads = ("estimator", "rate", "stderr", interval, "timescale", "n")
+        heads = (
+            "estimator",
+            "rate",
+            "std. error",
+            interval,
+            "timescale, layers",
+            "pairs or chains",
+        )
         table = text_table(heads, [_cells(row) for row in self.rows])
-        notes = [f"{row.name}: {row.note}" for row in self.rows if row.note]
-        return "\n".join([f"Rate per layer of {self.chain}", table, *notes])
+        notes = [wrapped(f"{row.name}: {row.note}") for row in self.rows if row.note]
+        return "\n".join([wrapped(f"Rate per layer of {self.chain}"), table, *notes])
 
     def _draw(self, ax: Axes) -> None:
         """Draw the rates with their intervals, and a line at the rate of the mean field."""

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc._support.text import plain, text_table
+from bnmc._support.text import plain, text_table, wrapped
 from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
@@ -82,7 +82,7 @@ class _Bounds(Estimates):
             # A share of 0 of the pairs is less than one pair, not nothing.
             share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / self.chains:.4g}"
             rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*self.ci[layer])))
-        heads = ("layer", "bound", f"{100 * self.level:g} % interval")
+        heads = ("layer", "distance at most", f"{100 * self.level:g} % interval")
         return text_table(heads, rows, align=">>>")
 
 
@@ -129,12 +129,12 @@ class LaggedDistance(Curves, _Bounds):
     0.065 ± 0.017
     >>> print(cert.lagged)
     Upper bound of the total-variation distance between layers l and l + 7; 200 pairs, no assumption
-    layer  bound      95 % interval
-        0      1        [0.9817, 1]
-        1      1        [0.9817, 1]
-        2      1        [0.9817, 1]
-        4   0.99   [0.9643, 0.9988]
-        8  0.065  [0.03506, 0.1086]
+    layer  distance at most      95 % interval
+        0                 1        [0.9817, 1]
+        1                 1        [0.9817, 1]
+        2                 1        [0.9817, 1]
+        4              0.99   [0.9643, 0.9988]
+        8             0.065  [0.03506, 0.1086]
     """
 
     _axis = "layers", "layer l"
@@ -151,10 +151,11 @@ class LaggedDistance(Curves, _Bounds):
 
     def __str__(self) -> str:
         """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
-        return (
+        head = (
             f"Upper bound of the total-variation distance between layers l and l + {self.lag}; "
-            f"{self.chains} pairs, no assumption\n{self._table()}"
+            f"{self.chains} pairs, no assumption"
         )
+        return f"{wrapped(head)}\n{self._table()}"
 
 
 def shown_layers(depth: int) -> list[int]:
@@ -358,16 +359,18 @@ class TVBound(Drawn, WithRate, _Bounds):
         lines = [
             str(self.lagged),
             "",
-            f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
-            f"horizon of {self.horizon} layers",
-            "(Intervals cut long waits off at the horizon, so they may lie below the bound. Values "
-            "of 1 or more are vacuous. The bound decreases in steps of the lag.)",
+            f"Upper bound of the total-variation distance from the {self.law} law",
+            wrapped(
+                f"(The intervals hold for a horizon of {self.horizon} layers. They cut longer "
+                "waits off, so they may lie below the bound. Values of 1 or more are vacuous. The "
+                "bound decreases in steps of the lag.)"
+            ),
             self._table(),
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")
         lines += [f"rate {self.rate_estimate}", ""]
-        return "\n".join([*lines, *self.assumes])
+        return "\n".join([*lines, *map(wrapped, self.assumes)])
 
     def _draw(self, ax: Axes) -> None:
         """Draw the bound against the layer on a logarithmic axis, in the band of its intervals."""
