@@ -355,10 +355,11 @@ def test_rows_of_the_commands_are_explained(capsys):
     heads = capsys.readouterr().out.splitlines()[1].split()
     assert heads == ["batch", "λ_L", "λ_M", "rate"]
     assert all(re.search(rf"\b{head}\b", page) for head in heads)
-    report = bnmc.invariant.CheckReport(bnmc.Chain(10, 3), (), 0.05, 0, "given", 0)
-    heads = re.split(r"\s{2,}", str(report).splitlines()[1].strip())
-    assert len(heads) == 7
-    assert all(re.search(rf"^{head}  ", page, re.M) for head in heads)
+    claim = bnmc.invariant.Claim("a claim", 2.0, 2.0, 0.1, p_value=1.0, adjusted=1.0)
+    report = bnmc.invariant.CheckReport(bnmc.Chain(10, 3), (claim,), 0.05, 9, "given", 0)
+    heads = re.split(r"\s{2,}", str(report).splitlines()[3].strip())
+    assert len(heads) == 6
+    assert all(re.search(rf"^{re.escape(head)}  ", page, re.M) for head in heads)
 
 
 def heads_of(table):
