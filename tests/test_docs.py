@@ -58,6 +58,8 @@ def with_prompt(page):
     ],
 )
 def test_examples_run(page):
+    if ">>> import torch" in text_of(page):
+        pytest.importorskip("torch")
     example = doctest.DocTestParser().get_doctest(text_of(page), {}, page.stem, str(page), 0)
     said = []
     results = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
@@ -95,7 +97,7 @@ COMMANDS = {
     if command.words != "demo"  # tests/cli/test_app.py runs it
 }
 #: Beginnings of commands that take seconds.
-LONG = ("certify --width 1000", "rates", "simulate --activation", "simulate --input")
+LONG = ("certify --width 1000", "inspect", "rates", "simulate --activation", "simulate --input")
 
 
 def quick(name, **options):
