@@ -4,10 +4,14 @@ At these sizes a figure takes at most a few seconds.  The tests of a figure and 
 use one run of them.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
-from bnmc.experiments.registry import function_of
+import pytest
+
+from bnmc.errors import StoreMismatchError
+from bnmc.experiments.registry import function_of, sizes_of
 
 
 class Small(NamedTuple):
@@ -187,7 +191,52 @@ FIGURES = {
 }  # fmt: skip
 
 
+#: Figures with times, which differ in each run.
+TIMED = ("scale",)
+
+#: Figures whose small sizes take more than a second.
+SLOW = (
+    "gradients-directions", "limits-constant-kernel", "orthogonalizes-3", "rank-collapse-1",
+    "rank-collapse-4", "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
+    "outlook-table",
+)  # fmt: skip
+
+
 def run(name, **arguments):
     """Run a figure at its small sizes, with its seed or other arguments."""
     sizes, rng = FIGURES[name]
     return function_of(name)(**{**sizes, "rng": rng, **arguments})
+
+
+@functools.cache
+def interrupted():
+    """Return one fast figure of each file: figures of one file are interrupted alike."""
+    names = (name for name in FIGURES if name not in {*SLOW, *TIMED})
+    return tuple({function_of(name).__module__: name for name in names}.values())
+
+
+def run_interrupted(name, folder):
+    """Run a figure with a store, stop in the middle, and go on with another number of threads.
+
+    The store is refused to other sizes.
+    """
+
+    def stop(done, total):
+        if done > 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(name, store=folder, progress=stop, threads=2)
+    told = []
+    again = run(
+        name, store=folder, threads=1, progress=lambda done, total: told.append((done, total))
+    )
+    assert told == sorted(set(told))
+    assert told[-1] == (100, 100)
+    sizes, rng = FIGURES[name]
+    full = sizes_of(name)[0]._asdict().items() >= sizes.items()
+    others = sizes_of(name)[full]._asdict()
+    differing = next(size for size, value in others.items() if sizes.get(size, value) != value)
+    with pytest.raises(StoreMismatchError, match=f"{differing} = "):
+        function_of(name)(store=folder, rng=rng, full=full)
+    return again

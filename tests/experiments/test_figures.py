@@ -2,21 +2,19 @@
 
 import inspect
 
+import figure_sizes
 import numpy as np
 import pytest
 from experiment_checks import require_sound
-from figure_sizes import FIGURES, run
+from figure_sizes import FIGURES, TIMED, run, run_interrupted
 from slow_cases import some
 
 from bnmc import experiments
-from bnmc.errors import ArgumentError, ArgumentTypeError, StoreMismatchError, UnknownNameError
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.experiments import sizes
 from bnmc.experiments.registry import function_of, sizes_of
 
 NAMES = [name for name in experiments.names() if "sizes" in vars(function_of(name))]
-
-#: Figures with times, which differ in each run.
-TIMED = ("scale",)
 
 #: Curves of the pictures that are no variable of the data, but computed from such.
 COMPUTED = {
@@ -29,13 +27,6 @@ COMPUTED = {
 
 #: Labels of vertical axes of places, not of numbers.
 TURNED = ("quantity", r"bias variance $\sigma_b^2$")
-
-#: Figures whose small sizes take more than a second.
-SLOW = (
-    "gradients-directions", "limits-constant-kernel", "orthogonalizes-3", "rank-collapse-1",
-    "rank-collapse-4", "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
-    "outlook-table",
-)  # fmt: skip
 
 #: Sizes that do not fit together or are out of range; the message is about the first of them.
 REFUSED = [
@@ -106,37 +97,16 @@ def contains(row, curve):
     return np.isclose(parts, curve, rtol=1e-9, atol=0, equal_nan=True).all(axis=1).any()
 
 
-#: Figures of one file are interrupted alike: one of each file is, each time.
-INTERRUPTED = {
-    function_of(name).__module__: name for name in NAMES if name not in {*SLOW, *TIMED}
-}.values()
+#: Of the others the approved pictures, tables and findings are those of interrupted runs.
+BIT_BY_BIT = ("bridging-1b", "orthogonalizes-7")
 
 
-@pytest.mark.parametrize("name", some([name for name in NAMES if name not in TIMED], *INTERRUPTED))
-def test_an_interrupted_figure_goes_on(name, small, tmp_path):
-    """The rest runs on one thread, the uninterrupted figure on two."""
-
-    def stop(done, total):
-        if done > 50:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(name, store=tmp_path / "parts", progress=stop)
-    told = []
-    again = run(
-        name, store=tmp_path / "parts", threads=1,
-        progress=lambda done, total: told.append((done, total)),
-    )  # fmt: skip
+@pytest.mark.parametrize("name", some([name for name in NAMES if name not in TIMED], *BIT_BY_BIT))
+def test_an_interrupted_figure_has_the_same_bits(name, small, tmp_path):
+    interrupted = name in figure_sizes.interrupted()
+    again = run(name, threads=2) if interrupted else run_interrupted(name, tmp_path / "parts")
     assert again.data.identical(small(name).data)
     assert (again.table, again.findings) == (small(name).table, small(name).findings)
-    assert told == sorted(set(told))
-    assert told[-1] == (100, 100)
-    sizes, rng = FIGURES[name]
-    full = sizes_of(name)[0]._asdict().items() >= sizes.items()
-    others = sizes_of(name)[full]._asdict()
-    differing = next(size for size, value in others.items() if sizes.get(size, value) != value)
-    with pytest.raises(StoreMismatchError, match=f"{differing} = "):
-        function_of(name)(store=tmp_path / "parts", rng=rng, full=full)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,5 @@
 """Laws of depth over width: the simulations of the figure, and its columns."""
 
-import figure_sizes
 import numpy as np
 import pytest
 
@@ -58,8 +57,8 @@ def test_tanh_and_shaped_networks_of_one_layer():
     assert abs(correlations.mean() - 0.3) < 6 * 0.91 / np.sqrt(500 * 10**4) + 1e-4
 
 
-def test_columns_are_the_laws():
-    data = figure_sizes.run("depth-over-width").data
+def test_columns_are_the_laws(small):
+    data = small("depth-over-width").data
     assert data["tangent_theory"].dims == ("width", "time")
     for name in ("variance", "tangent", "vertex"):
         ratio = data[name] / data[f"{name}_theory"]

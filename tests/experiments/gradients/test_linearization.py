@@ -6,6 +6,8 @@ import pytest
 from bnmc.experiments.gradients import fisher, isometry_spectrum
 
 
+# It takes seconds; the numbers of the figure at small sizes are approved each time.
+@pytest.mark.slow
 def test_spectra_of_linear_networks_are_known():
     """Haar without norm: isometries.  Gaussian: variance l at infinite width, ln s by exponents.
 

@@ -130,7 +130,7 @@ class TestOrthogonal:
     FIGURE = "gradients-orthogonal"
 
     def test_norms_are_those_of_real_networks(self, data):
-        count = 2000
+        count = 800
         for index, (name, batch) in enumerate(SIZES["kinds"]):
             star = bnmc.MeanField(bnmc.Chain(12, batch, name, norm="batch-uncentred")).fixed_point()
             assert float(data["mean_field"][index]) == pytest.approx(

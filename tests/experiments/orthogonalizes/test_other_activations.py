@@ -77,11 +77,11 @@ def test_networks_that_lost_a_sample_are_left_out():
     lost = 250 - data.alive.values
     assert lost[1] == 0
 
-    grams = plain_grams(lambda x: np.maximum(x, 0.0), 14, 500, 300, 16)
+    grams = plain_grams(lambda x: np.maximum(x, 0.0), 14, 300, 300, 16)
     alive = np.einsum("cii->ci", grams[:, -1]).min(axis=1) > 0
     # Both counts are binomial; two-sided, by the normal law.
-    share = (lost[0] + (~alive).sum()) / 750
-    spread = math.sqrt(share * (1 - share) * (1 / 250 + 1 / 500))
+    share = (lost[0] + (~alive).sum()) / 550
+    spread = math.sqrt(share * (1 - share) * (1 / 250 + 1 / 300))
     # The normal law serves for counts of some tens.
     assert min(lost[0], (~alive).sum(), alive.sum()) > 30
     assert abs(lost[0] / 250 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread

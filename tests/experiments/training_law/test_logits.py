@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow_cases import slow
 
 from bnmc.experiments.kit import Run
 from bnmc.experiments.limits.divergences import Compared
@@ -11,7 +12,7 @@ from bnmc.experiments.training_law import logits
 FIGURE = "training-limits"
 
 
-@pytest.mark.parametrize("scaling", ["default", "mean-field"])
+@pytest.mark.parametrize("scaling", ["default", slow("mean-field")])
 def test_laws_of_the_figure_of_drawn_networks(scaling):
     """One hidden layer: means and variances of logits, and D, are those of `limits-kl`.
 
