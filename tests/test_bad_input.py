@@ -82,29 +82,39 @@ LATER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [
-        pytest.param(name, case, id=f"{name}({', '.join(case[0])}) {number}")
-        for number, (name, case) in enumerate(refusals.every_case())
-    ],
-)
-def test_one_wrong_argument(name, case, request, monkeypatch):
-    if name in ("simulate", "simulate, five layers"):
-        request.getfixturevalue("nothing_runs")
-    changes, kind, pattern = case
+def refuse(name, changes, kind, pattern, patch):
+    """Require that a call with one wrong argument raises, before it asks for memory."""
     # Matrices too far apart, and singular ones, are found by their eigenvalues.
     needs_spectra = kind is SingularGramError or set(changes) == {"S1", "S2"}
     is_later = kind is not UnknownNameError and LATER.get(name, set()) & set(changes)
     if not is_later and kind is not ResultTooLargeError and not needs_spectra:
         for module in (machine, memory_of_runs):
-            monkeypatch.setattr(module, "available_memory", lambda: 0)
+            patch.setattr(module, "available_memory", lambda: 0)
     error = fails(kind, refusals.call, name, changes)
     assert getattr(error, "argument", "") in str(error)
     assert re.search(pattern, str(error))
 
 
-@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in refusals.every_case()))
+#: Wrong arguments of each call.  One test makes all calls of a function: there are 1700.
+CASES = {}
+for called, wrong in refusals.every_case():
+    CASES.setdefault(called, []).append(wrong)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_wrong_argument(name, request):
+    if name in ("simulate", "simulate, five layers"):
+        request.getfixturevalue("nothing_runs")
+    for number, case in enumerate(CASES[name]):
+        with pytest.MonkeyPatch.context() as patch:
+            try:
+                refuse(name, *case, patch)
+            except BaseException as error:
+                error.add_note(f"{name}, case {number}: {', '.join(case[0])}")
+                raise
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_the_other_arguments_are_valid(name):
     with suppress(PartialEstimateError, LawMismatch):
         refusals.call(name, {})

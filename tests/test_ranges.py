@@ -130,30 +130,31 @@ def valid_arguments(function, name):
     return max(several, key=lambda valid: name in valid, default={})
 
 
-@pytest.fixture
-def ends_after(monkeypatch):
-    """Return a function that ends calls, by `PassedError`, at the check of an argument."""
-    wanted = []
+@pytest.fixture(scope="module")
+def wanted():
+    """Return a list of names: calls end, by `PassedError`, at the checks of these arguments."""
+    names = []
 
     def ending(check):
         def checked(name, value, **bounds):
             result = check(name, value, **bounds)
-            if name in wanted:
+            if name in names:
                 raise PassedError
             return result
 
         return checked
 
-    for check in (arguments.integer, arguments.real):
-        changed = ending(check)
-        for name, module in list(sys.modules.items()):
-            if name.startswith("bnmc.") and getattr(module, check.__name__, None) is check:
-                monkeypatch.setattr(module, check.__name__, changed)
-    return wanted.append
+    with pytest.MonkeyPatch.context() as patch:
+        for check in (arguments.integer, arguments.real):
+            changed = ending(check)
+            for name, module in list(sys.modules.items()):
+                if name.startswith("bnmc.") and getattr(module, check.__name__, None) is check:
+                    patch.setattr(module, check.__name__, changed)
+        yield names
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_both_sides_of_each_end(case, ends_after):
+def test_both_sides_of_each_end(case, wanted):
     function, name, low, high = CASES[case]
     called = case.partition(":")[0]
     given = {**valid_arguments(function, name), **GIVEN.get(called, {})}
@@ -162,7 +163,7 @@ def test_both_sides_of_each_end(case, ends_after):
         kind = getattr(importlib.import_module(function.__module__), owner)
         given["self"] = OWNERS.get(owner) or kind.__new__(kind)
     integral = bool(re.search(rf"\b{name}\b[\w, ]* : int", inspect.getdoc(function)))
-    ends_after(name)
+    wanted[:] = [name]
     for end, sign in ((low, -1), (high, 1)):
         if end is not None:
             inside, outside = inside_and_outside(end, sign, integral)
