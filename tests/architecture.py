@@ -7,6 +7,7 @@ a package must not change between two checks.
 """
 
 import ast
+import gc
 import re
 from collections import Counter
 from functools import cache
@@ -64,7 +65,19 @@ def modules(root):
 @cache
 def parse(root, path):
     """Return the syntax tree of a file."""
-    return ast.parse((root / path).read_text(encoding="utf-8"), filename=str(path))
+    text = (root / path).read_text(encoding="utf-8")
+    # Among so many new objects, which all stay, garbage collections take most of the time.
+    gc.disable()
+    try:
+        return ast.parse(text, filename=str(path))
+    finally:
+        gc.enable()
+
+
+@cache
+def nodes(root, path):
+    """Return all nodes of the syntax tree of a file."""
+    return tuple(ast.walk(parse(root, path)))
 
 
 @cache
@@ -228,9 +241,8 @@ def private_imports(root):
     breaches = []
     for path in files(root):
         package = (root.name, *path.parts[:-1])
-        tree = parse(root, path)
         inside = set()
-        for node in ast.walk(tree):
+        for node in nodes(root, path):
             if isinstance(node, ast.ImportFrom):
                 names = _imported_names(node, package, paths)
                 for alias, name in zip(node.names, names, strict=True):
@@ -240,7 +252,7 @@ def private_imports(root):
                         breaches.append(f"{path}:{node.lineno} imports {name}")
         breaches += [
             f"{path}:{node.lineno} reads {node.value.id}.{node.attr}"
-            for node in ast.walk(tree)
+            for node in nodes(root, path)
             if isinstance(node, ast.Attribute) and _is_private(node.attr)
             if isinstance(node.value, ast.Name) and node.value.id in inside
         ]
@@ -254,11 +266,11 @@ def unused_outside(root, readers):
     attribute and a text of at most `LONGEST_MENTION` characters mention a name.  Modules with an
     `__all__` are left out.
     """
-    mentioned = {path: _mentions(parse(root, path)) for path in files(root)}
+    mentioned = {path: _mentions(nodes(root, path)) for path in files(root)}
     outside = set()
     for folder in readers:
         for path in files(folder):
-            outside |= _mentions(parse(folder, path))
+            outside |= _mentions(nodes(folder, path))
     count = Counter(name for names in mentioned.values() for name in names)
     return [
         f"{path}: only this file uses {name}, which has no underscore"
@@ -295,9 +307,9 @@ def _top_level(tree):
     return dict.fromkeys(names)
 
 
-def _mentions(tree):
+def _mentions(all_nodes):
     names = set()
-    for node in ast.walk(tree):
+    for node in all_nodes:
         if isinstance(node, ast.Attribute):
             names.add(node.attr)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -313,7 +325,7 @@ def vague_names(root, words):
     """List the loop variables, assigned names and parameters that are one of some words."""
     breaches = []
     for path in files(root):
-        for node in ast.walk(parse(root, path)):
+        for node in nodes(root, path):
             stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             name = node.id if stored else node.arg if isinstance(node, ast.arg) else None
             if name in words:
@@ -408,7 +420,7 @@ def long_functions(root, most):
     for path in files(root):
         lines = (root / path).read_text(encoding="utf-8").splitlines()
         code = {n for n, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"}
-        for node in ast.walk(parse(root, path)):
+        for node in nodes(root, path):
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             counted = code & set(range(node.lineno, node.end_lineno + 1))
