@@ -7,7 +7,7 @@ moment.  Of the means of 400,000 rows, |z| > 6.5 has probability 1e-10, and ther
 import numpy as np
 import pytest
 from infinite_width_checks import law_of
-from slow_cases import some
+from slow_cases import pairs, some
 
 import bnmc
 from bnmc import Chain
@@ -76,8 +76,7 @@ def test_a_batch_with_itself_by_two_variables(name):
     np.testing.assert_allclose(double[1], single[1], atol=1e-8 * np.abs(single[1]).max())
 
 
-@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-6])
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize(("name", "spread"), pairs(SLOPES, [1.0, 1e-2, 1e-6], every=3))
 def test_a_batch_that_determines_another_by_two_variables(name, spread):
     """Of 3 features each, the other batch has the same samples in another order.
 

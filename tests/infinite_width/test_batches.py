@@ -58,8 +58,9 @@ def test_simulated_tangent_kernels_of_two_batches(name):
     assert (np.abs(mean - limit) < 6.5 * error + rounding).all()
 
 
+# The kernel of gradients has that of outputs in each of its layers.
 @pytest.mark.parametrize("options", [{**ACTIVATED, "rtol": 4e-3}, {"activation": "relu"}])
-@pytest.mark.parametrize("kernel", [nngp, ntk])
+@pytest.mark.parametrize("kernel", [slow(nngp), ntk])
 def test_one_layer_of_finite_networks_has_the_mean_of_the_limit(kernel, options):
     """Rows of h_0 are Gaussian at every width, so the mean of K and Θ does not depend on it.
 
@@ -77,7 +78,8 @@ def test_one_layer_of_finite_networks_has_the_mean_of_the_limit(kernel, options)
 @pytest.mark.parametrize(
     ("kernel", "options", "skip", "depth"),
     [
-        (ntk, {**ACTIVATED, "rtol": 4e-3}, 0.7, 2),
+        # Two layers with the norm last are tested each time in test_kernels.py.
+        slow(ntk, {**ACTIVATED, "rtol": 4e-3}, 0.7, 2),
         (ntk, {"activation": "relu", "rtol": 1e-2}, 0.7, 2),
         slow(nngp, {**ACTIVATED, "rtol": 4e-3}, 0.7, 2),
         slow(ntk, {**ACTIVATED, "rtol": 4e-3}, 0.0, 2),
@@ -126,7 +128,7 @@ def test_finite_networks_converge_as_the_root_of_the_width():
         slow({"activation": SWISH}, 2, 0.1),
     ],
 )
-@pytest.mark.parametrize("kernel", [nngp, ntk])
+@pytest.mark.parametrize("kernel", [slow(nngp), ntk])
 def test_batches_of_a_set_are_blocks(kernel, options, depth, close):
     x = np.random.default_rng(1).standard_normal((9, 12))
     options = {**WEIGHTS, "rng": 0, "rtol": 0.02, **options}
@@ -183,7 +185,7 @@ def test_kernels_are_positive_semidefinite(batch):
 
 
 @pytest.mark.parametrize("options", [ACTIVATED, {"activation": "relu"}])
-@pytest.mark.parametrize("kernel", [nngp, ntk])
+@pytest.mark.parametrize("kernel", [slow(nngp), ntk])
 def test_kernels_with_skip_connections_are_positive_semidefinite(kernel, options):
     x = X[:, :8].copy()
     x[:, 1] = x[:, 0] * (1 + 1e-16) + 1e-16
@@ -236,7 +238,7 @@ def on_grid(samples, unit=2.0**-20):
     {"activation": "relu", "weight_variance": 1.5, "skip": 0.7, "rtol": 0.02},
     slow({"activation": "tanh"}),
 ])  # fmt: skip
-@pytest.mark.parametrize("kernel", [nngp, ntk])
+@pytest.mark.parametrize("kernel", [slow(nngp), ntk])
 def test_nearly_equal_samples_have_the_kernel_of_their_differences(kernel, options):
     """The first normalization hides their mean and their scale, up to rounding of 1e-16/1e-9."""
     x = on_grid(np.random.default_rng(4).standard_normal((8, 12)))
@@ -288,7 +290,9 @@ def clustered(by):
     return x
 
 
-@pytest.mark.parametrize("activation", ["tanh", slow("selu")])
+# Below, a limit on the evaluations makes integrals of other samples slow.
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["tanh", "selu"])
 def test_slow_integrals_are_estimated_instead(activation):
     """To the default error of estimates, 1e-3, beside samples that are equal."""
     options = {"norm": "batch", "activation": activation, "rng": 0}
