@@ -98,7 +98,7 @@ def rectified_image(n, alpha, beta):
     return integrate.quad_vec(integrand, 0, 1, epsrel=1e-11)[0]
 
 
-@pytest.mark.parametrize("n", some([52, 64, 256], 52, 256))
+@pytest.mark.parametrize("n", some([52, 64, 256], 52))
 def test_relu_has_a_second_attractor(n):
     """From a batch of 52 on one sample can stand out, beside the symmetric point, also stable."""
     outlier, saddle = block_symmetric("relu", n)
@@ -133,7 +133,7 @@ def test_attractors_of_silu_past_the_crossing_are_collapsed():
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("activation", some(["relu", "tanh", "linear"], "relu", "linear"))
+@pytest.mark.parametrize("activation", some(["relu", "tanh", "linear"], "relu"))
 def test_stable_activations_have_no_other_attractor(activation):
     for n in (3, 8, 32):
         assert block_symmetric(activation, n) == ()

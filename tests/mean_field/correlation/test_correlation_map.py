@@ -8,6 +8,7 @@ import numpy_network
 import pytest
 from mean_field_oracles import arc_cosine, erf_pair, erf_slope, pair_of_states, reach
 from scipy.optimize import brentq
+from slow_cases import slow
 
 import bnmc
 from bnmc import Activation, gram
@@ -297,7 +298,7 @@ def test_the_depth_scale_of_correlations():
     "options",
     [
         {"norm": "none", "gain": 2.5**0.5, "bias_variance": 0.05},
-        {"norm": "layer"},
+        slow({"norm": "layer"}),
         {"norm": "layer", "order": "activation-norm", "bias_variance": 0.2},
         {"norm": "rms", "order": "pre-activation", "skip": 1.0},
     ],
@@ -358,7 +359,7 @@ def test_a_kink_near_correlation_one():
     assert run.correlation[1] == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("bump", [(0.0, 0.003), (0.7, 0.003), (-1.1, 0.05)])
+@pytest.mark.parametrize("bump", [slow((0.0, 0.003)), (0.7, 0.003), (-1.1, 0.05)])
 def test_narrow_bumps_need_not_be_declared(bump):
     bumps, c = (bump, (-0.4, 1.3)), np.array([-1.0, -0.999, 0.0, 0.5, 0.99, 0.99999, 1.0])
     sigma = gaussian_bumps.line_and_bumps(*bumps)

@@ -7,6 +7,7 @@ import numpy_network
 import pytest
 from mean_field_oracles import arc_cosine, erf_pair, erf_slope, pair_of_states, reach
 from scipy import stats
+from slow_cases import slow
 
 import bnmc
 from bnmc import Activation, Chain, MeanField, gram, simulate
@@ -47,7 +48,7 @@ def test_relu():
     assert slope**-2 == pytest.approx(growth.correlation.coefficient, rel=0.02)
 
 
-@pytest.mark.parametrize("b", [0.0, 0.5])
+@pytest.mark.parametrize("b", [slow(0.0), 0.5])
 def test_saturating(b):
     growth = residual_growth("erf", bias_variance=b)
     q, c = iterated(erf_pair, 1.0, b, LAYERS).T
@@ -68,7 +69,7 @@ def test_saturating(b):
     assert gained == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize(("w", "b"), [(1.0, 0.0), (0.3, 0.0), (2.3, 0.5)])
+@pytest.mark.parametrize(("w", "b"), [slow(1.0, 0.0), (0.3, 0.0), (2.3, 0.5)])
 def test_power_of_the_gradient(w, b):
     """The logarithm of the gradient, less s √l, grows by p ln 4 from layer 25,000 to 100,000.
 

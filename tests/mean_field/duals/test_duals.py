@@ -112,8 +112,14 @@ def test_hidden_kinks_are_found():
         np.testing.assert_allclose(result, dual(declared)(1.0, 1.0, c, rtol=1e-8), rtol=1e-9)
 
 
-@pytest.mark.parametrize("bump", [(0.0, 0.003), (0.7, 0.003), (-1.1, 0.05), (0.7, 1e-4)])
-@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1.0, -0.999, -1.0])
+@pytest.mark.parametrize(
+    ("bump", "rho"),
+    pairs(
+        [(0.0, 0.003), (0.7, 0.003), (-1.1, 0.05), (0.7, 1e-4)],
+        [0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1.0, -0.999, -1.0],
+        every=3,
+    ),
+)
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.3, 2.5)])
 def test_narrow_bumps_need_not_be_declared(bump, rho, p, q):
     bumps, c = (bump, (-0.4, 1.3)), rho * np.sqrt(p * q)
@@ -229,8 +235,9 @@ def test_means_by_quadrature(name, variance):
 
 
 @pytest.mark.parametrize("place", [0.0, 0.7])
-@pytest.mark.parametrize("width", [0.03, 0.003, 0.0003])
-@pytest.mark.parametrize("rho", [0.5, 0.999, -0.999])
+@pytest.mark.parametrize(
+    ("width", "rho"), pairs([0.03, 0.003, 0.0003], [0.5, 0.999, -0.999], every=3)
+)
 def test_narrow_bumps(width, place, rho):
     """tanh x + exp(−((x−c)/w)²): two of the three parts of V are Gaussian integrals."""
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from scipy import integrate, special
+from slow_cases import slow
 
 from bnmc import Activation
 from bnmc.errors import ArgumentError
@@ -36,7 +37,9 @@ def rest_of_relu(terms):
     return 2 * np.exp(2 * double - special.gammaln(k + 1)).sum() / (2 * np.pi)
 
 
-@pytest.mark.parametrize("correlation", [-0.999, -0.5, 0.3, 0.9, 0.99, 0.9999, 1 - 1e-9, 1.0])
+@pytest.mark.parametrize(
+    "correlation", [-0.999, slow(-0.5), 0.3, slow(0.9), 0.99, slow(0.9999), 1 - 1e-9, 1.0]
+)
 def test_the_error_is_a_bound(correlation):
     # relu has a closed form; as a series it lacks a part near correlation 1.
     variances = np.array([0.4, 2.0])
@@ -221,7 +224,7 @@ def test_functions_without_a_table_are_expanded_one_by_one(function, variance):
         np.testing.assert_allclose(table, exact, atol=1e-13)
 
 
-@pytest.mark.parametrize("options", [{}, {"weight_variance": 1.5, "bias_variance": 0.05}])
+@pytest.mark.parametrize("options", [slow({}), {"weight_variance": 1.5, "bias_variance": 0.05}])
 def test_deep_kernels_make_few_series(monkeypatch, options):
     """Their number does not grow with the depth, and the kernels are those of single series."""
     x, made, expanded = np.array([[1.0, 0.0], [1.0, 2.0]]), [], series._expanded

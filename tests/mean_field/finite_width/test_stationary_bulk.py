@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow_cases import slow
 
 from bnmc import Chain, MeanField, simulate
 from bnmc.errors import ArgumentError
@@ -11,7 +12,9 @@ from bnmc.random_matrix import MarchenkoPastur
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
 
 
-@pytest.mark.parametrize(("activation", "batch", "width"), [("relu", 20, 500), ("tanh", 16, 1000)])
+@pytest.mark.parametrize(
+    ("activation", "batch", "width"), [("relu", 20, 500), slow("tanh", 16, 1000)]
+)
 def test_quantiles_of_simulated_networks(activation, batch, width):
     """200 networks: 3000 eigenvalues, whose quantiles have errors of less than .01."""
     chain = Chain(width, batch, activation)

@@ -42,7 +42,7 @@ LATER = {
         "bump at .7", "narrow bump at .25", "bump at sin 1", "x + sin 45x", "|x|^1.3", "tanh 1e5x",
         "exp |x|^1.5",
     ],
-    "2 uncentred": ["log(x² + 1e-6)", "|x − .3|"],
+    "2 uncentred": ["log(x² + 1e-6)", "|x − .3|", "step at .3"],
 }  # fmt: skip
 
 CASES = [
