@@ -11,6 +11,7 @@ import numpy_network
 import pytest
 import scipy.linalg
 import scipy.stats
+from slow_cases import slow
 from stationary_processes import AtOnce
 
 import bnmc
@@ -25,11 +26,11 @@ module = importlib.import_module("bnmc.mixing.contraction_rate")
 @pytest.mark.parametrize(
     ("chain", "options"),
     [
-        *((bnmc.Chain(10_000, batch, activation), {"chains": 8})
-          for activation, batch in (("relu", 5), ("relu", 10), ("tanh", 5))),
+        (bnmc.Chain(10_000, 5, "tanh"), {"chains": 8}),
+        slow(bnmc.Chain(10_000, 5, "relu"), {"chains": 8}),
+        slow(bnmc.Chain(10_000, 10, "relu"), {"chains": 8}),
         (bnmc.Chain(2000, 3, "relu", norm="layer", order="activation-norm"), {}),
-        pytest.param(bnmc.Chain(2000, 3, "sin", norm="rms", bias_variance=0.05), {},
-                     marks=pytest.mark.slow),
+        slow(bnmc.Chain(2000, 3, "sin", norm="rms", bias_variance=0.05), {}),
     ],
     ids=str,
 )  # fmt: skip

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from scipy import linalg, stats
+from slow_cases import slow
 from stationary_processes import ar1, lowest, singular_values, thinned_run, turning, var1
 
 import bnmc
@@ -262,7 +263,12 @@ def test_runs_and_observables_that_are_refused(options, observables, message):
 
 @pytest.mark.parametrize(
     ("activation", "batch"),
-    [("relu", 5), ("tanh", 5), ("linear", 4), ("relu", 3)],  # linear: both eigenvalues are equal
+    [
+        slow("relu", 5),
+        slow("tanh", 5),
+        ("linear", 4),
+        ("relu", 3),
+    ],  # linear: both eigenvalues are equal
 )
 def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     """Width 2000: the rate differs from that at infinite width by about 1/2000."""

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
+from slow_cases import pairs
 from stationary_processes import AtOnce
 
 import bnmc
@@ -410,8 +411,7 @@ LAWS = {
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("lags", [1, 2, 30])
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize(("name", "lags"), pairs(LAWS, [1, 2, 30], every=3))
 def test_intervals_cover_for_light_and_heavy_tails(name, lags):
     # Mixtures of geometric laws, whose survival function and so E min(J_l, k) = Σ P(W > l + jL),
     # j < k, are known. Of 2000 seeds, each end may miss 2.5 %: a share whose probability is at most

@@ -129,7 +129,7 @@ COVERAGE = {
     "relaxation, two modes": (by_relaxation, two_modes(1), 0.7, 0.95),
     "relaxation, opposite modes": (by_relaxation, two_modes(-1), 0.7, 0.95),
 }  # fmt: skip
-NOW = {"times", "times, alternating", "times, one chain", "times, not Gaussian", "spectral"}
+NOW = {"times, alternating", "times, not Gaussian", "spectral"}
 
 
 @pytest.mark.untraced
