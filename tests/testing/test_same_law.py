@@ -118,7 +118,7 @@ def test_amplified_rounding_errors_are_no_other_law(name):
     assert_same_law(layer, chain, rng=seed, rows=2048)
 
 
-@pytest.mark.parametrize("number", [2, 9, 47, 50, 160, 390])
+@pytest.mark.parametrize("number", [2, slow(9), 47, slow(50), 160, slow(390)])
 def test_random_layers_that_amplify_rounding_errors_pass(number):
     """Groups of two almost equal features, signs as activations, a skip connection at large h."""
     chain, layer, _ = correct_layer(number)
@@ -245,6 +245,7 @@ AGAIN = (
     "eps 1e-8", "two W in turn", "last W, odd calls", "paired rows, 0.7", "Student, 30",
     "last W, even calls", "second half of rows", "normalized rows", "uniform", "truncated",
     "correlated rows", "ddof 1", "bias", "2 %", "Rademacher", "factor 1/sqrt(width)",
+    "eps 1e-5", "skip connection", "no centring", "wrong activation",
 )  # fmt: skip
 
 
@@ -316,7 +317,7 @@ def test_mistakes_about_other_chains(chain, options, words):
     [
         # PyTorch's default: uniform weights within ±1/sqrt(width), of a third of the variance, and
         # such a bias.  Then a whole default block: Linear, and BatchNorm1d with its eps.
-        (
+        slow(
             {"weights": "uniform", "scale": 3**-0.5, "bias": 1.0},
             ("a bias", "a third of the variance", "not Gaussian"),
         ),
@@ -421,6 +422,7 @@ def test_the_error_says_what_was_seen_and_survives_pickling():
     first, *others = str(error).splitlines()
     assert first == f"not the law of {RELU}, seen in {error.calls} calls"
     assert others[0] == f"most likely: {error.causes[0]}"
+    assert "eps = 1e-05" in others[0]
     assert "tiny variance" in str(error)
     assert error.failures[0].p_value <= error.failures[-1].p_value <= 1e-6
     copy = pickle.loads(pickle.dumps(error))
@@ -558,7 +560,7 @@ OTHER_MISTAKES = {
 
 
 @pytest.mark.parametrize(
-    "name", some(OTHER_MISTAKES, *list(OTHER_MISTAKES)[:12:3], "sum normed", "sum not normed")
+    "name", some(OTHER_MISTAKES, "axis", "one group", "before", "sum normed", "sum not normed")
 )
 def test_mistakes_of_other_layers_are_named(name):
     kind, parts, words = OTHER_MISTAKES[name]
@@ -589,7 +591,7 @@ def rows_apart(chain, seed):
 def test_weights_are_read_exactly(chain, columns):
     """For every seed, the readings are entries of W times √width, of columns in random places."""
     rng, seen = np.random.default_rng(0), set()
-    for seed in range(30):
+    for seed in range(15):
         state = rows_apart(chain, seed)
         weights = rng.standard_normal((2, chain.width, chain.width)) / np.sqrt(chain.width)
         state.add(weights @ state.layer.a[0])
@@ -604,7 +606,7 @@ def test_weights_are_read_exactly(chain, columns):
         # Rounding of about 1e-16, times the condition of the rows that are apart.
         assert np.min(gaps, axis=1).max() < 1e-9
         seen |= set(places)
-    assert len(seen) > 10
+    assert len(seen) > 5
 
 
 def test_a_chain_whose_columns_cannot_be_read():
