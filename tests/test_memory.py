@@ -29,7 +29,7 @@ TWO = np.random.default_rng(1).standard_normal((2, 100, 32))
 ALONE = {"threads": 1, "rng": 0}
 ONE = {"chains": 1, **ALONE}
 NETWORKS = {"method": "monte-carlo", **ALONE}
-STACK = np.einsum("kin,kjn->kij", *2 * [np.random.default_rng(2).standard_normal((40, 60, 80))])
+STACK = np.einsum("kin,kjn->kij", *2 * [np.random.default_rng(2).standard_normal((20, 60, 80))])
 TIMES = np.arange(200.0)
 (POINT, _) = block_symmetric("relu", 64)
 
@@ -66,7 +66,7 @@ CALLS = {
         STACK[0], np.ones((60, 5)), TIMES, test_kernel=np.ones((300, 60))
     ),
     "gradient flow, cross-entropy": lambda: descent(
-        STACK[0], np.full((60, 20), 0.05), TIMES[:9], loss="cross-entropy"
+        STACK[0], np.full((60, 20), 0.05), TIMES[:3], loss="cross-entropy"
     ),
     "posterior": lambda: posterior(STACK[0], STACK[0], np.ones((60, 30)), TIMES),
     "posterior, tests": lambda: posterior(

@@ -46,7 +46,7 @@ RESULTS = {
         "gap", "Gap", xarray.Dataset({"gap": ("width", np.zeros(99))}),
         bnmc.experiments.Table(("width",), ((100,),) * 40), ("It is 0.",) * 30, print,
     ),
-    "Stability": lambda: bnmc.mean_field.stability("relu", range(3, 60)),
+    "Stability": lambda: bnmc.mean_field.stability("relu", range(3, 33)),
     "Bulk": lambda: bridging.Bulk(np.zeros((30, 4)), np.ones((30, 4)), np.ones(30)),
     "Concentration": lambda: bridging.Concentration(np.zeros((30, 4)), np.ones((30, 4))),
     "Distortion": lambda: bridging.distortion("relu", 4),
