@@ -1,12 +1,16 @@
 """Runs of figures: seeds, progress of parts, and folders from which interrupted runs continue."""
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import bnmc
+from bnmc._support import progress
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
+from bnmc.experiments import runs
 from bnmc.experiments.runs import Run
 from bnmc.simulation.store.parts import with_facts, without_facts
 
@@ -166,3 +170,15 @@ def test_progress_only_grows_and_ends():
     with pytest.raises(Stopped):
         run.parts(make, [(3,)])
     assert told == [(0, 100), (50, 100)]  # what failed is not done
+
+
+def test_the_rest_is_forecast_once(monkeypatch, capsys):
+    """Six seconds pass between any two looks at the clock; two looks come with each report."""
+    monkeypatch.setattr(progress, "PATIENT_SECONDS", 3600.0)
+    clock = itertools.count(0.0, 6.0)
+    monkeypatch.setattr(runs, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    run = Run("name", {}, rng=0, progress=True)
+    run.parts(lambda scale, report: scale, [(scale,) for scale in range(8)])
+    said = capsys.readouterr().err.splitlines()
+    # The second part begins after 12 s; an eighth of the work is done.
+    assert said == ["bnmc: the rest of name, 8 parts, takes about 84 s: the first 12 % took 12 s"]

@@ -142,10 +142,12 @@ def with_forecast(label: str, seconds: float) -> str:
     return label if is_short else f"{label}, forecast {duration_text(seconds)}"
 
 
-def announce(label: str, seconds: float, why: str) -> None:
-    """Say on standard error how long work will take, and why, unless it is short."""
+def announce(
+    label: str, seconds: float, why: str, say: Callable[[str], object] | None = None
+) -> None:
+    """Say how long work will take, and why, unless it is short; by default on standard error."""
     if seconds >= _LONG_SECONDS:
-        _print(f"bnmc: {label} takes about {duration_text(seconds)}: {why}")
+        (say or _print)(f"bnmc: {label} takes about {duration_text(seconds)}: {why}")
 
 
 @contextmanager

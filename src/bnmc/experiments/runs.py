@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -21,7 +22,7 @@ from bnmc._support.archives import Foreign
 from bnmc._support.arguments import Key, draw_key
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.environment import environment
-from bnmc._support.progress import Progress, Reporter, reporting
+from bnmc._support.progress import Progress, Reporter, announce, duration_text, reporting
 from bnmc._support.text import loads
 from bnmc._support.workers import Parallel
 from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, without_facts
@@ -31,6 +32,9 @@ Point: TypeAlias = tuple[Any, ...]
 
 #: A folder, or none.
 Store: TypeAlias = str | PathLike[str] | None
+
+#: Seconds of work after which there is a forecast of the rest.
+_FIRST_SECONDS = 10.0
 
 #: The entry of the archive of a part with everything but its arrays.
 _DOCUMENT = "document"
@@ -137,7 +141,7 @@ class Run:
                 folder = stack.enter_context(_Parts(self._folder, {**self._facts, **(facts or {})}))
             label = f"{self.name}, {len(points)} part{'s'[: len(points) > 1]}"
             report = stack.enter_context(reporting(self.parallel.progress, label, "%"))
-            percentage = _Percentage(report)
+            percentage = _Percentage(report, label)
             for place, point in enumerate(points):
                 progress = partial(percentage.between, *shares[place : place + 2])
                 made[point] = self._part(folder, make, point, progress)
@@ -177,19 +181,34 @@ class _Parts(PartStore):
 
 
 class _Percentage:
-    """Progress in percent, which only grows."""
+    """Progress in percent, which only grows, and one forecast of the rest."""
 
-    def __init__(self, report: Reporter) -> None:
-        self._report, self._last = report, -1
+    def __init__(self, report: Reporter, label: str) -> None:
+        self._report, self._label, self._last = report, label, -1
+        self._begun, self._first, self._is_announced = time.perf_counter(), 0.0, False
 
     def reach(self, share: float) -> None:
         """Report a share of the whole."""
+        if self._last < 0:  # a store has the parts before
+            self._begun, self._first = time.perf_counter(), share
+        self._announce(time.perf_counter() - self._begun, share)
         done = math.floor(100 * share + 1e-9)
         if done > self._last:
             # Parts before the first one that is made are in the folder.
             is_resumed = self._last < 0 < done
             self._last = done
             (self._report.resume if is_resumed else self._report)(done, 100)
+
+    def _announce(self, seconds: float, share: float) -> None:
+        """Say once how long the rest will take, by what the first seconds did."""
+        if self._is_announced or seconds < _FIRST_SECONDS or share <= self._first:
+            return
+        self._is_announced = True
+        part = share - self._first
+        announce(
+            f"the rest of {self._label},", seconds * (1.0 - share) / part,
+            f"the first {100 * part:.2g} % took {duration_text(seconds)}", self._report.say,
+        )  # fmt: skip
 
     def between(self, low: float, high: float) -> Progress:
         """Reach one share, and return the progress of a part from there to another share."""
