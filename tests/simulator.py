@@ -4,20 +4,19 @@ The simulator gives each thread of a block a thread of Python.  By itself it rep
 `cuda` in the globals of a device function at each call, and polls all threads at each barrier.
 Both take longer than the kernels of this package.
 
-Coverage doubles the time of a kernel, so it sees the first blocks of each kernel alone.
+Coverage doubles the time of a kernel, so it sees few threads of each block.
 """
 
 import os
 import sys
 import threading
-from collections import Counter
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import numpy as np
 
-#: Blocks of a kernel that coverage sees; mutants.py, which sets the variable, asks for all.
-TRACED_BLOCKS = 3 if "BNMC_TEST_SECONDS" not in os.environ else float("inf")
+#: Whether coverage sees all threads of a block, for which mutants.py asks by this variable.
+EVERY_THREAD = "BNMC_TEST_SECONDS" in os.environ
 
 
 @contextmanager
@@ -75,23 +74,32 @@ class Calls:
         return call
 
 
-_blocks = Counter()
+@contextmanager
+def untraced_threads():
+    """Let threads begin without coverage, whose beginning takes longer than a short kernel.
+
+    If another block does so at the same time, that one ends it.
+    """
+    tracer = threading.gettrace()
+    threading.settrace(None)
+    try:
+        yield
+    finally:
+        if tracer is not None:
+            threading.settrace(tracer)
 
 
 def run_block(manager, grid_point, *arguments):
-    """Run a block."""
+    """Run a block, of which coverage sees the first two threads and the last one."""
     from numba.cuda.simulator.kernel import BlockThread
-
-    tracing = threading.gettrace() is not None
-    _blocks[manager._f] += tracing
-    traced = tracing and _blocks[manager._f] <= TRACED_BLOCKS
 
     points = list(np.ndindex(*manager._block_dim))
     turns = Turns(len(points))
+    tracer = threading.gettrace()
 
     def body(number):
-        if not traced:
-            sys.settrace(None)
+        if EVERY_THREAD or number in (0, 1, len(points) - 1):
+            sys.settrace(tracer)
         failed = True
         try:
             turns.wait(number)
@@ -101,14 +109,17 @@ def run_block(manager, grid_point, *arguments):
             turns.end(failed)
 
     threads = []
-    for number, point in enumerate(points):
-        thread = BlockThread(lambda number=number: body(number), manager, grid_point, point, False)
-        thread.syncthreads = lambda number=number: turns.barrier(number)
-        threads.append(thread)
-        thread.start()
-    turns.pass_on()
-    for thread in threads:
-        thread.join()
+    with untraced_threads():
+        for number, point in enumerate(points):
+            thread = BlockThread(
+                lambda number=number: body(number), manager, grid_point, point, False
+            )
+            thread.syncthreads = lambda number=number: turns.barrier(number)
+            threads.append(thread)
+            thread.start()
+        turns.pass_on()
+        for thread in threads:
+            thread.join()
     # Threads that the failure of another one ended are not the cause.
     failures = [thread.exception for thread in threads if thread.exception]
     for error, trace in sorted(

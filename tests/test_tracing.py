@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,20 @@ from tracing import Tracing
 ROOT = Path(__file__).parents[1]
 
 
-def tracer(frame, event, argument):
-    return None
+class Tracer:
+    """A tracer with the lines that it has seen, as that of coverage."""
+
+    def __init__(self):
+        self.data = {"file": set()}
+
+    def __call__(self, frame, event, argument):
+        return None
+
+    def reach(self, line):
+        self.data["file"].add(line)
+
+
+tracer = Tracer()
 
 
 def tracers_in(context, action=lambda: None):
@@ -36,61 +49,79 @@ def tracers_in(context, action=lambda: None):
 ON, OFF = (tracer, tracer), (None, None)
 
 
-def spend(seconds):
-    """Spend processor time, with a compilation at the end, which restores the tracer."""
-    end = time.process_time() + seconds
-    while time.process_time() < end:
-        pass
-    sys.settrace(tracer)
+def spend(reaches=False):
+    """Spend processor time, and reach new lines all the time or none.
 
-
-def pause():
-    end = time.process_time() + 3 * tracing.STEP
-    while time.process_time() < end:
-        pass
+    On the way is a compilation, which restores the tracer.
+    """
+    begun = time.process_time()
+    for steps in (4, 8):
+        while (now := time.process_time()) < begun + steps * tracing.STEP:
+            tracer.reach(now if reaches else 0)
+        if steps == 4 and sys.gettrace() is None:
+            sys.settrace(tracer)
 
 
 @pytest.mark.parametrize(
-    ("nodeid", "marks", "counted"),
+    ("named", "idle", "reached", "counted"),
     [
-        ("tests/chain/test_a.py::test_b", (), 3),
-        ("tests/experiments/test_figures.py::test_a_figure_is_sound", (), 5),
-        ("tests/cli/test_a.py::test_b", (), 5),
-        ("tests/cli/test_a.py::test_b", ("untraced",), 0),
+        ((), 0.0, "110111", "111000"),
+        ((), 9.0, "110111", "111111"),
+        (("untraced",), 9.0, "11", "00"),
+        (("simulator",), 0.0, "0000", "1111"),
     ],
 )
-def test_what_coverage_counts(nodeid, marks, counted, monkeypatch):
+def test_what_coverage_counts(named, idle, reached, counted, monkeypatch):
+    """Cases of a test, until they reach no new line for some time."""
     monkeypatch.delenv("BNMC_TEST_SECONDS", raising=False)
+    monkeypatch.setattr(tracing, "IDLE_CASES", idle)
     items = [
         SimpleNamespace(
-            nodeid=f"{nodeid}[{case}]", get_closest_marker=lambda name: name in marks or None
+            nodeid=f"tests/test_a.py::test_b[{number}]",
+            get_closest_marker=lambda name: name in named or None,
+            fixturenames=named,
         )
-        for case in range(5)
+        for number in range(len(reached))
     ]
-    plugin = Tracing()
-    assert [tracers_in(plugin.around(item)) for item in items] == [
-        (ON if case < counted else OFF, ON) for case in range(5)
-    ]
+
+    def work(is_new):
+        tracer.reach(object() if is_new else 0)
+        begun = time.process_time()
+        while time.process_time() == begun:  # a clock of few ticks
+            pass
+
+    def seen(plugin):
+        return [
+            tracers_in(plugin.around(item), partial(work, is_new))
+            for item, is_new in zip(items, map(int, reached), strict=True)
+        ]
+
+    tracer.reach(0)
+    assert seen(Tracing()) == [(ON if int(counts) else OFF, ON) for counts in counted]
     monkeypatch.setenv("BNMC_TEST_SECONDS", "file")
-    plugin = Tracing()
-    assert all(tracers_in(plugin.around(item)) == (ON, ON) for item in items)
+    assert seen(Tracing()) == [(ON, ON)] * len(reached)
 
 
-def test_coverage_ends_some_time_after_a_test_begins():
-    def work():
-        spend(0.1)
-        pause()
-
-    assert tracers_in(tracing.switched_off(0.05), work) == (OFF, ON)
-    assert tracers_in(tracing.switched_off(50.0), work) == (ON, ON)
+@pytest.mark.parametrize(
+    ("after", "reaches", "tracers"), [(50.0, True, ON), (50.0, False, OFF), (0.04, True, OFF)]
+)
+def test_coverage_ends_where_a_test_reaches_no_new_line_or_goes_on(
+    after, reaches, tracers, monkeypatch
+):
+    monkeypatch.setattr(tracing, "STEP", 0.02)
+    monkeypatch.setattr(tracing, "IDLE", 0.04)
+    tracer.reach(0)
+    context = tracing.switched_off(after)
+    assert tracers_in(context, lambda: spend(reaches)) == (tracers, ON)
     # Nothing remains that would stop the tracers of later tests.
-    assert tracers_in(nullcontext(), pause) == (ON, ON)
+    assert tracers_in(nullcontext(), spend) == (ON, ON)
 
 
 def tracers_of(around, wanted):
     """Return the tracers within a wrapper of a hook, and after it, if `wanted` is there before."""
-    before = sys.gettrace()
+    before = sys.gettrace(), threading.gettrace()
     sys.settrace(wanted)
+    threading.settrace(wanted)
     try:
         next(around)
         during = sys.gettrace()
@@ -98,7 +129,8 @@ def tracers_of(around, wanted):
             around.send("result")
         return during, sys.gettrace()
     finally:
-        sys.settrace(before)
+        sys.settrace(before[0])
+        threading.settrace(before[1])
 
 
 @pytest.mark.parametrize("hook", ["pytest_sessionstart", "pytest_runtestloop"])

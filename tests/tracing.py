@@ -1,7 +1,9 @@
 """Coverage where it costs little: it makes Python code slower by a factor of two to five.
 
-A test is traced for its first `SECONDS` of processor time.  What it runs later are mostly the same
-lines again, in further layers, chains and draws.  Tests marked `untraced` run without coverage.
+A test is traced as long as it reaches lines that no test has reached, for `SECONDS` of processor
+time at most.  The cases of a parametrized test are traced until they reach no such line for some
+time.  So the first tests of a run are traced most, and each line counts, whichever test reaches it
+first.  Tests marked `untraced` run without coverage.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import pkgutil
 import signal
 import sys
 import threading
-from collections import Counter
+import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
@@ -20,39 +23,48 @@ from unittest import mock
 
 import pytest
 
-#: Processor time of a test under coverage, in seconds, and of the later steps of its clock.
+#: Most processor time of a test under coverage, in seconds, and the steps of its clock.
 SECONDS, STEP = 0.3, 0.05
 
-#: How many cases of a parametrized test count for coverage, in folders where further ones run the
-#: same lines.  In others some cases run kernels as plain Python, or other kernels.
-TRACED_CASES = 3
-ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matrix", "testing")
-
-#: In such folders, tests of which each case runs other lines: the figures.
-DIFFERENT = ("tests/experiments/test_figures.py::test_a_figure_is_sound",)
+#: For how many seconds of processor time a test is traced that reaches no new line, and further
+#: cases of a parametrized test.
+IDLE, IDLE_CASES = 0.1, 0.5
 
 #: Test files that compile loops over scalar functions, which runs no code of this package.
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
+
+
+def reached() -> int:
+    """Return how many lines coverage has seen in this process."""
+    return sum(map(len, getattr(sys.gettrace(), "data", {}).values()))
 
 
 @contextmanager
 def switched_off(after: float = 0.0) -> Iterator[None]:
     """Switch coverage off, in this thread and in those that start meanwhile.
 
-    This may be after some seconds of processor time, and then again and again: the end of a
-    compilation switches coverage on.
+    This may be after some seconds of processor time, or before, if no new line was reached for
+    `IDLE` seconds.  It is repeated, because the end of a compilation switches coverage on.
     """
     if sys.gettrace() is None:
         yield
         return
 
-    def stop(*_: object) -> None:
-        sys.settrace(None)
-        threading.settrace(None)
+    left, idle, lines = after, 0.0, reached()
 
-    tracers = sys.gettrace(), threading.gettrace()
+    def stop(*_: object) -> None:
+        nonlocal left, idle, lines
+        if sys.gettrace() is not None:
+            before, lines = lines, reached()
+            idle = 0.0 if lines > before else idle + STEP
+            left = left - STEP if idle < IDLE else 0.0
+        if left <= 0.0:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    tracer = threading.gettrace() or sys.gettrace()
     handler = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, after, STEP)
+    signal.setitimer(signal.ITIMER_VIRTUAL, STEP, STEP)
     if not after:
         stop()
     try:
@@ -60,8 +72,10 @@ def switched_off(after: float = 0.0) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         signal.signal(signal.SIGVTALRM, handler)
-        sys.settrace(tracers[0])
-        threading.settrace(tracers[1])
+        # What a thread begins with is a new tracer.  The former one has not seen that functions
+        # returned, and would take lines for those of another file.
+        sys.settrace(tracer)
+        threading.settrace(tracer)
 
 
 @contextmanager
@@ -115,27 +129,30 @@ def import_package() -> None:
 class Tracing:
     """A pytest plugin that switches coverage off where it only costs time.
 
-    This is in the process that hands tests to workers, while tests are collected, after the first
-    `SECONDS` of a test, in tests marked `untraced`, and in the folders `ALIKE` in all but the first
-    cases of parametrized tests, but for those in `DIFFERENT`.  If mutants.py asks what the tests
-    execute, all of it is traced.
+    This is in the process that hands tests to workers, while tests are collected, in tests that
+    reach no new lines, and in tests marked `untraced`.  In tests of GPU kernels, simulator.py lets
+    coverage see few threads.  If mutants.py asks what the tests execute, all of it is traced.
     """
 
     def __init__(self) -> None:
-        self.cases: Counter[str] = Counter()
+        self.idle: dict[str, float] = defaultdict(float)
         self.everything = "BNMC_TEST_SECONDS" in os.environ
 
-    def around(self, item: pytest.Item) -> AbstractContextManager[None]:
-        """Return what a test, whose turn it is, runs in."""
+    @contextmanager
+    def around(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test, whose turn it is, with or without coverage."""
         test = item.nodeid.partition("[")[0]
-        self.cases[test] += 1
-        if self.everything:
-            return nullcontext()
-        repeats = test.startswith(tuple(f"tests/{name}/" for name in ALIKE))
-        repeats = repeats and test not in DIFFERENT
-        if item.get_closest_marker("untraced") or (repeats and self.cases[test] > TRACED_CASES):
-            return switched_off()
-        return switched_off(SECONDS)
+        if self.everything or "simulator" in item.fixturenames:
+            yield
+        elif item.get_closest_marker("untraced") or self.idle[test] > IDLE_CASES:
+            with switched_off():
+                yield
+        else:
+            lines, begun = reached(), time.process_time()
+            with switched_off(SECONDS):
+                yield
+            spent = min(time.process_time() - begun, IDLE)
+            self.idle[test] = 0.0 if reached() > lines else self.idle[test] + spent
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
