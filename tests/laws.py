@@ -167,6 +167,28 @@ def networks_of(run, start, depth, sees_states=False):
     return Networks(chain, depth, 1, None, rows, run.inputs or 1, weights, biases)
 
 
+def assert_formula(chain, start, rtol, depth=2, *, records_h=False, **options):
+    """Compare G of all layers, and the Gram matrices of h if they are recorded.
+
+    A run that records h draws all parts of its rows.
+    """
+    observables = ["gram", *["state_gram"] * records_h, *["cross_gram"] * (start.ndim == 3)]
+    run = bnmc.simulate(
+        chain, depth, initial=start, inputs=inputs_of(start), observables=observables, rng=2,
+        **options,
+    )  # fmt: skip
+    networks = networks_of(run, start, depth, sees_states=records_h)
+    expected, grams = networks.grams[0], grams_of(run)[0]
+    np.testing.assert_allclose(grams, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
+    if not records_h:
+        return
+    states = np.stack([gram_of(h[0]) for h in networks.h])
+    blocks = [np.s_[k * chain.batch : (k + 1) * chain.batch] for k in range(run.inputs or 1)]
+    expected = np.stack([states[:, block, block] for block in blocks], axis=1)
+    actual = run["state_gram"][0].reshape(expected.shape)
+    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol * np.abs(expected).max())
+
+
 # --- laws
 
 
