@@ -6,6 +6,7 @@
 import numpy as np
 import pytest
 from laws import haar
+from slow_cases import some
 
 import bnmc
 from bnmc._kernels.cpu import orthogonal
@@ -49,7 +50,9 @@ def test_dead_rows_raise():
 # --- what orthogonal weights preserve
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+# Kernels of layers without norm compile for 4 seconds in float32, and differ in the scale that is
+# split off.
+@pytest.mark.parametrize("dtype", some(["float64", "float32"], "float64"))
 @pytest.mark.parametrize("width", [3, 5, 6, 100])
 def test_a_linear_chain_without_norm_keeps_its_gram_matrix(width, dtype):
     initial = np.random.default_rng(4).standard_normal((width, 6))

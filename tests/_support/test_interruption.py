@@ -362,14 +362,16 @@ def test_a_function_that_never_ends(what):
         import os, signal, threading, time
         import numpy as np
         import bnmc
+        from bnmc._support import interruption
 
+        interruption.GRACE = 0.1  # in which all threads spin
         once = threading.Lock()
 
         def press():
             if not once.acquire(blocking=False):  # by another chain
                 return
             print("spins", flush=True)
-            time.sleep(0.3)
+            time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGINT)
 
         def spin(G):

@@ -138,13 +138,13 @@ def test_workers_of_loky_are_killed(tmp_path):
     loky = pytest.importorskip("joblib.externals.loky")
     deadly = Deadly(tmp_path, 1)
     options = {"observables": ["gram", deadly.observable]}
-    pool = loky.get_reusable_executor(2, timeout=300)
+    pool = loky.get_reusable_executor(1, timeout=300)
     try:
         assert_same_run(run(pool, **options), run(**options))
         assert deadly.deaths == 1
-        assert loky.get_reusable_executor(2, timeout=300).submit(int).result() == 0
+        assert loky.get_reusable_executor(1, timeout=300).submit(int).result() == 0
     finally:
-        loky.get_reusable_executor(2, timeout=300).shutdown(kill_workers=True)
+        loky.get_reusable_executor(1, timeout=300).shutdown(kill_workers=True)
 
 
 @KILL
