@@ -214,7 +214,8 @@ def test_rows_of_float32_whose_squares_leave_its_range_are_right_or_errors(optio
 
 
 @pytest.mark.parametrize("exponent", [-100, -70, 64])
-@pytest.mark.parametrize("norm", ["batch", "layer"])
+# What records h compiles for 3 seconds beside a norm over the features, and is the same.
+@pytest.mark.parametrize("norm", some(["batch", "layer"], "batch"))
 def test_recorded_states_whose_squares_leave_float32_are_right_or_errors(norm, exponent):
     chain = bnmc.Chain(12, 4, "relu", norm=norm, gain=2.0**exponent)
     run = partial(bnmc.simulate, chain, 2, rng=0, sampler="weights", observables="state_gram")

@@ -389,9 +389,10 @@ LAWS = {
 FALSE_ALARM = 1e-6
 
 
+# `test_each_step_is_that_of_pytorch` has minibatches of implicit networks, to rounding.
 @pytest.mark.parametrize(
     ("name", "chains"),
-    [(name, 100) for name in list(LAWS)[:2]]
+    [(name, 100) for name in list(LAWS)[:1]]
     + [pytest.param(name, 5000, marks=pytest.mark.slow) for name in LAWS],
 )
 def test_implicit_and_drawn_networks_have_one_law(name, chains):
