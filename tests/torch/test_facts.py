@@ -1,5 +1,6 @@
 """The facts of models, each from its definition."""
 
+import dataclasses
 import math
 import time
 
@@ -11,6 +12,7 @@ from bnmc.torch import measure, trying
 from bnmc.torch.facts import ratio_of_states
 from bnmc.torch.losses import as_loss
 from bnmc.torch.models import as_inputs
+from bnmc.torch.outlook import outlook_of, said
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -128,6 +130,25 @@ def test_clones_and_numbers_of_a_batch_norm():
         model[-1].weight.mul_(torch.arange(3.0)[:, None])
     facts = measure(model, batch, labels=labels).facts
     assert facts.clones == 1.0
+
+
+def test_a_model_in_eval_mode_is_told_to_train():
+    """Before training, batch norms in eval mode do nothing, so the model collapses."""
+    layers = [
+        part for _ in range(20) for part in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU())
+    ]
+    model = nn.Sequential(*layers, nn.Linear(32, 4))
+    batch, labels = torch.randn(64, 32), torch.arange(64) % 4
+    assert "eval mode" not in measure(model, batch, labels).verdict
+    frozen = measure(model.eval(), batch, labels)
+    assert frozen.verdict.startswith(
+        "The model is in eval mode: batch norms use running statistics. SGD does not train"
+    )
+    assert frozen.verdict.endswith("Try model.train(), and measure again.")
+    assert measure(model, batch).verdict.startswith("The model is in eval mode: ")
+    # A trained model may be measured in eval mode.
+    trained = dataclasses.replace(frozen.facts, loss=0.1)
+    assert said(outlook_of([trained]), trained, "samples").startswith("A trained model: ")
 
 
 def test_a_try_lowers_the_loss_and_changes_nothing():

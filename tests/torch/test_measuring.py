@@ -385,6 +385,12 @@ BAD = {
     "one sample": ((MODEL, X[:1]), {}, ArgumentError, "at least 2 samples"),
     "NaN": ((MODEL, X * math.nan), {}, ArgumentError, "finite numbers"),
     "complex": ((MODEL, X.to(torch.complex64)), {}, ArgumentTypeError, "batch"),
+    "no batch": ((MODEL,), {}, ArgumentTypeError, "batch: got None, allowed: a batch"),
+    "a loader": (
+        (MODEL, torch.utils.data.DataLoader(X)), {}, ArgumentTypeError, "x, y = next(iter(loader))"
+    ),
+    "a list": ((MODEL, [X, X]), {}, ArgumentTypeError, "x, y = batch"),
+    "a name": (("resnet18", X), {}, ArgumentTypeError, "such as torchvision.models.resnet18()"),
     "text": ((MODEL, ["a", "b"]), {}, ArgumentTypeError, "batch"),
     "sparse": ((MODEL, X.to_sparse()), {}, ArgumentError, "torch.sparse_coo"),
     "no values": ((MODEL, X.to("meta")), {}, ArgumentError, "device 'meta'"),
@@ -398,9 +404,11 @@ BAD = {
     ),
     "no labels": ((MODEL, X), {"loss": "squared"}, ArgumentError, "labels: got None"),
     "loss": ((MODEL, X), {"labels": [0] * 4, "loss": "squard"}, UnknownNameError, "did you mean"),
+    "mse": ((MODEL, X), {"labels": X, "loss": "MSE"}, UnknownNameError, "did you mean 'squared'?"),
+    "a class": ((MODEL, X, X), {"loss": nn.MSELoss}, ArgumentTypeError, "such as MSELoss()"),
     "loss 3": ((MODEL, X), {"loss": 3}, ArgumentTypeError, "loss: got 3"),
     "loss of no shape": ((MODEL, X), {"loss": lambda out: out}, ArgumentError, "one number per"),
-    "squared": ((MODEL, X), {"labels": [0.0] * 4, "loss": "squared"}, ArgumentError, "labels"),
+    "squared": ((MODEL, X, [0.0] * 4), {}, ArgumentError, "labels.long() are classes"),
     "float labels": (
         (MODEL, X), {"labels": [0.0] * 4, "loss": "cross-entropy"}, ArgumentTypeError, "integers"
     ),
@@ -437,6 +445,17 @@ def test_bad_input(what):
     assert type(caught.value) is kind
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_labels_that_look_like_probabilities_have_a_note():
+    classes = torch.arange(4) % 3
+    one_hot = nn.functional.one_hot(classes, 10).float()
+    measured = measure(MODEL, X, one_hot)
+    assert measured.notes[0].startswith("the loss is half the squared distance")
+    taken = measure(MODEL, X, one_hot, loss=nn.functional.cross_entropy)
+    assert not taken.notes
+    np.testing.assert_allclose(taken.loss, measure(MODEL, X, classes).loss, rtol=1e-6)
+    assert not measure(MODEL, X, 2.0 * one_hot).notes
 
 
 def test_parameters_without_a_reset():

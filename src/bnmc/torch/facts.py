@@ -73,6 +73,8 @@ class Facts(Result):
         Whether the output of some ReLU is zero for all samples.
     numbers_per_channel : float
         The smallest count over which batch normalization takes its statistics.
+    running_statistics : bool
+        Whether a batch norm is in eval mode, and uses its running statistics.
     clones : float
         The largest share of the units of a layer that equal others, with equal gradients.
     probabilities : bool
@@ -119,6 +121,7 @@ class Facts(Result):
     least_live_units: float = math.nan
     all_dead: bool = False
     numbers_per_channel: float = math.nan
+    running_statistics: bool = False
     clones: float = 0.0
     probabilities: bool = False
     most_of_chance: float = field(default=100.0, repr=False)

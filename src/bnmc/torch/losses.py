@@ -12,12 +12,22 @@ import numpy as np
 from bnmc import gram
 from bnmc._support.arguments import choice, host_array
 from bnmc._support.machine import require_memory
-from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, NonFiniteError
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BnmcError,
+    NonFiniteError,
+    UnknownNameError,
+)
+from bnmc.torch.facts import are_probabilities
 from bnmc.torch.models import tensor_of, torch
 from bnmc.torch.representations import FloatArray
 
 #: The losses by name.
 _LOSSES = ("cross-entropy", "squared")
+
+#: Other names of them.
+_OTHER_NAMES = {"ce": "cross-entropy", "l2": "squared", "mse": "squared"}
 
 #: The label of positions that count for nothing.
 _IGNORED = -100
@@ -59,6 +69,16 @@ class Loss:
         labels = () if self.labels is None else (self.labels,)
         values: torch.Tensor = self.function(self._argument(output), *labels).mean()
         return values
+
+    @property
+    def note(self) -> str:
+        """A remark on labels that the squared loss takes as numbers; "" if there is none."""
+        if self.function is not _squared or not are_probabilities(self.labels):
+            return ""
+        return (
+            "the loss is half the squared distance from labels that look like probabilities; "
+            "torch.nn.functional.cross_entropy as loss= takes them as such"
+        )
 
     @property
     def takes_logits(self) -> bool:
@@ -113,10 +133,15 @@ def as_loss(loss: object, labels: object, samples: int, device: object) -> Loss 
         targets = targets.detach().to(device)
     if loss is None:
         loss = "squared" if targets.is_floating_point() else "cross-entropy"
+    if isinstance(loss, type):
+        allowed = f"{', '.join(_LOSSES)} or a function, such as {loss.__name__}()"
+        raise ArgumentTypeError("loss", loss, allowed)
     if callable(loss):
         return Loss(getattr(loss, "__name__", type(loss).__name__), loss, targets)
     if not isinstance(loss, str):
         raise ArgumentTypeError("loss", loss, f"{', '.join(_LOSSES)} or a function")
+    if (other := _OTHER_NAMES.get(loss.lower())) is not None:
+        raise UnknownNameError("loss", loss, _LOSSES, f"did you mean {other!r}?")
     name = choice("loss", loss, _LOSSES)
     if targets is None:
         raise ArgumentError("labels", None, f"one for each of {samples} samples, for {name!r}")
@@ -291,5 +316,6 @@ def _squared(output: Any, labels: Any) -> Any:
     values = output.reshape(len(output), -1)
     if targets.shape != values.shape:
         allowed = f"the shape of the output, {tuple(output.shape)}"
-        raise ArgumentError("labels", tuple(labels.shape), allowed)
+        hint = "floating-point labels select the squared loss; labels.long() are classes"
+        raise ArgumentError("labels", tuple(labels.shape), allowed, hint)
     return 0.5 * (values - targets).square().sum(dim=1)

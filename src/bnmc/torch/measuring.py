@@ -50,8 +50,8 @@ _PRODUCTS = 1 << 30
 def measure(
     model: torch.nn.Module | Callable[[], torch.nn.Module] | None = None,
     batch: Any = None,
-    *,
     labels: Any = None,
+    *,
     loss: Any = None,
     layers: Any = None,
     networks: int = 1,
@@ -82,12 +82,14 @@ def measure(
         arrays get the dtype of the model. The batch is moved to the device of the model. A tuple of
         tensors has the arguments of the model, a mapping its keyword arguments.
     labels : torch.Tensor or array_like, shape (n, ...), optional
-        Labels of the samples.
+        Labels of the samples: integers are classes, floating-point numbers are targets of the shape
+        of the output. For classes in floating point, pass ``labels.long()``.
     loss : {"cross-entropy", "squared"} or callable, optional
         "squared" is half the squared distance. Default: "cross-entropy" for labels that are
         integers, "squared" for other labels, and no gradients without labels. These take the first
         tensor of the output that has axes. A callable takes the whole output of the model, and the
-        labels if there are any. It returns one number per sample, or one for the batch.
+        labels if there are any, as ``torch.nn.CrossEntropyLoss()`` does. It returns one number per
+        sample, or one for the batch.
     layers : sequence of str or torch.nn.Module, optional
         Modules whose outputs are measured. By default the blocks of the model: the modules of the
         class that repeats and contains most linear layers and convolutions. If there is no such
@@ -215,7 +217,7 @@ def measure(
                 if len(passes) == 1:
                     # Those of each network, and the arrays that join them.
                     require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
-            notes = _notes(inner, passes[0])
+            notes = _notes(inner, passes[0], goal)
 
             def copies(with_loss: bool, weights: tuple[str, ...]) -> tuple[Fresh | None, str]:
                 given = None if layers is None else passes[0].chosen
@@ -408,7 +410,10 @@ class _Pass:
         elif cosines or (cosines is None and size <= losses.MOST_NUMBERS):
             self.cosines = losses.gradient_cosines(values, trained)
         elif cosines is None:
-            self.without_cosines = f"no cosines of {size:.2g} numbers; cosines=True computes them"
+            self.without_cosines = (
+                "cosines between gradients of samples are left out, as samples × parameters is "
+                f"{size:.2g}; cosines=True computes them"
+            )
         return facts, all_states
 
     def _facts(
@@ -452,9 +457,16 @@ class _Pass:
             least_live_units=float(min(narrowed, default=math.inf)),
             all_dead=any(live == 0 for live, _ in self.live),
             numbers_per_channel=min(numbers, default=math.nan),
+            running_statistics=any(map(_uses_running_statistics, model.modules())),
             measured_share=inside / total if total else math.nan,
             **facts,
         )
+
+
+def _uses_running_statistics(module: Any) -> bool:
+    """Whether a module is a batch norm that does not see the statistics of the batch."""
+    is_norm = isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+    return is_norm and not module.training and module.running_mean is not None
 
 
 class _Units:
@@ -560,9 +572,9 @@ def _prediction(
     return beside_copies(tuple(first.names), of_layers, gradients, reasons, fresh)
 
 
-def _notes(model: Any, first: _Pass) -> tuple[str, ...]:
-    """Return remarks on the layout, the mode and what was left out."""
-    notes = [first.without_cosines] if first.without_cosines else []
+def _notes(model: Any, first: _Pass, goal: losses.Loss | None) -> tuple[str, ...]:
+    """Return remarks on the layout, the mode, the loss and what was left out."""
+    notes = [first.without_cosines, "" if goal is None else goal.note]
     sequence_first = (torch.nn.MultiheadAttention, torch.nn.RNNBase)
     names = [
         name
@@ -577,7 +589,7 @@ def _notes(model: Any, first: _Pass) -> tuple[str, ...]:
     modes = {module.training for module in model.modules()}
     if len(modes) > 1:
         notes.append("some modules are in training mode, some in evaluation mode")
-    return tuple(notes)
+    return tuple(filter(None, notes))
 
 
 def _result(

@@ -37,7 +37,9 @@ def as_model(model: object) -> torch.nn.Module:
         else:
             break
     if not isinstance(inner, torch.nn.Module) or isinstance(inner, torch.jit.ScriptModule):
-        raise ArgumentTypeError("model", model, "an eager torch.nn.Module")
+        allowed = "a torch.nn.Module, such as torchvision.models.resnet18()"
+        hint = "no torch.jit script" if isinstance(inner, torch.nn.Module) else ""
+        raise ArgumentTypeError("model", model, allowed, hint)
     lazy = (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer)
     for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
         if isinstance(tensor, lazy):
@@ -154,6 +156,14 @@ def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torc
     if isinstance(batch, Mapping) or several:
         hint = "for a model of several inputs, write a module of one input around it"
         raise ArgumentTypeError(name, type(batch).__name__, "an array of real numbers", hint)
+    if batch is None:
+        raise ArgumentTypeError(name, None, "a batch of samples, which is required")
+    if isinstance(batch, torch.utils.data.DataLoader):
+        hint = "pass one batch: x, y = next(iter(loader))"
+        raise ArgumentTypeError(name, type(batch).__name__, "an array of real numbers", hint)
+    if isinstance(batch, list) and any(isinstance(part, torch.Tensor) for part in batch):
+        hint = "for a batch of a DataLoader: x, y = batch"
+        raise ArgumentTypeError(name, "a list of tensors", "an array of real numbers", hint)
     if not isinstance(batch, torch.Tensor):
         array = host_array(name, batch)
         if array.dtype.kind not in "fiu":

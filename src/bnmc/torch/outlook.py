@@ -36,6 +36,10 @@ _AGREE = 7 / 8
 #: The name of ∂L/∂h in all texts.
 _OF_STATES = "gradients of activations"
 
+#: Before the verdict of a model that was measured in eval mode, and the first cure.
+_EVAL = "The model is in eval mode: batch norms use running statistics. "
+_TRAIN = "model.train(), and measure again"
+
 #: Facts of other draws of the weights differ by less than this factor, mostly.
 _NEAR = 3.0
 
@@ -75,7 +79,7 @@ class Outlook(Result):
     beside : tuple of str
         What is worth a mention, and no fault.
     cures : tuple of str
-        What to try, in the order of `wrong`.
+        What to try, in the order of `wrong`; in eval mode, ``model.train()`` first.
 
     Examples
     --------
@@ -130,11 +134,18 @@ def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
             continue
         wrong.append(f"{fault.text}{share}")
         cures.append(fault.cure)
+    if wrong and _is_only_evaluated(first):
+        cures.insert(0, _TRAIN)
     if fall is not None and fall >= _FALLS and wrong:
         adam = "no"
     if fall is not None:
         beside.append(f"20 steps of Adam lower the loss to {fall:.2g} of chance at the best rate")
     return Outlook(sgd, adam, tuple(wrong), tuple(beside), tuple(dict.fromkeys(cures)))
+
+
+def _is_only_evaluated(facts: Facts) -> bool:
+    """Whether an untrained model is in eval mode, so that its facts are not those of training."""
+    return facts.running_statistics and not facts.loss < _TRAINED * facts.chance
 
 
 def _rank(fault: Fault) -> tuple[int, int]:
@@ -285,7 +296,7 @@ def _of_units(facts: Facts) -> list[Fault]:
         return [Fault("dead", "no", "no", "all units of a layer are zero for all samples", cure)]
     if facts.least_live_units <= 2:
         count = f"{facts.least_live_units:.0f} unit{'s'[: facts.least_live_units > 1]}"
-        text = f"only {count} of a layer are not zero for all samples"
+        text = f"only {count} of a layer can be above zero: the others are zero for all samples"
         return [Fault("dead", "no", "trains", text, cure)]
     return []
 
@@ -323,19 +334,22 @@ def _mentions(facts: Facts) -> list[str]:
 def said(
     outlook: Outlook, facts: Facts, rows: str, cure: str = "", fall: float | None = None
 ) -> str:
-    """Return the verdict: at most three sentences, what is wrong first."""
+    """Return the verdict: at most three sentences, what is wrong first; eval mode has one more."""
+    mode = _EVAL if _is_only_evaluated(facts) else ""
     if outlook.wrong:
         wrong = ", and ".join(outlook.wrong[:2])
         numbers = _numbers(facts, rows, wrong, fall)
         head = f"{_answer(outlook)}: {wrong}."
-        return f"{head} {numbers[0].upper()}{numbers[1:]}. Try {cure or outlook.cures[0]}."
+        return f"{mode}{head} {numbers[0].upper()}{numbers[1:]}. Try {cure or outlook.cures[0]}."
     normal = _numbers(facts, rows)
     beside = f" Beside: {outlook.beside[0]}." if outlook.beside else ""
     if not facts.trainable:
-        return f"Nothing found in the forward pass: {normal}. Labels or a loss give an outlook."
+        return (
+            f"{mode}Nothing found in the forward pass: {normal}. Labels or a loss give an outlook."
+        )
     if facts.loss < _TRAINED * facts.chance:
         return f"A trained model: {normal}.{beside}"
-    return f"Nothing found that stops training: {normal}.{beside}"
+    return f"{mode}Nothing found that stops training: {normal}.{beside}"
 
 
 def is_cured(before: Facts, after: Facts) -> bool:

@@ -189,11 +189,10 @@ class Prediction(Result):
         -------
         str
         """
-        more = len(self.reasons) - 3
-        tail = f"; and {more} more" if more > 0 else ""
-        why = f"{'; '.join(self.reasons[:3])}{tail}"
+        more = len(self.reasons) - 1
+        tail = f" (prediction.reasons has {more} more)" if more > 0 else ""
         if not self.applies:
-            return wrapped(f"no prediction: {why}")
+            return wrapped(f"no prediction: {self.reasons[-1]}{tail}")
         heads, columns = ["layer" if self.reasons else "weight layer"], [list(self.layers)]
         for name, values in self.measured.items():
             heads += [name, "90 %"]
@@ -213,7 +212,8 @@ class Prediction(Result):
             f"beside {chains} {networks}, for this batch: the {of_layer}, and the norm of the "
             "gradient over that of the last layer"
         )
-        lines = [wrapped(f"no Network: {why}")] if self.reasons else []
+        why = f"no infinite-width prediction: {self.reasons[0]}{tail}" if self.reasons else ""
+        lines = [wrapped(why)] if why else []
         table = text_table(heads, [rows[layer] for layer in shown], align="<>")
         lines += [wrapped(about), table, *left_out(len(rows))]
         return "\n".join([*lines, *(wrapped(f"departs: {text}") for text in self.departures)])

@@ -210,7 +210,8 @@ class Measurement(Result):
     def verdict(self) -> str:
         """At most three sentences: what is wrong, the numbers, and what to try.
 
-        With `largest_rate` there is one more: the rate, the smallest one of several networks.
+        With `largest_rate` there is one more: the rate, the smallest one of several networks. If
+        batch norms are in eval mode, the first sentence says so, and is one more.
         """
         cures = self.cures
         sentences = said(
