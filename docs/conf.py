@@ -75,9 +75,7 @@ if versions:
     }
 html_show_sourcelink = False
 # These pages belong to no section, so they have no list of pages at their side.
-html_sidebars = {
-    page: [] for page in ("index", "installation", "start", "practitioners", "results")
-}
+html_sidebars = {page: [] for page in ("index", "start", "torch", "practitioners", "results")}
 
 # What is quick is run in every build; `make docs-full` runs all.  Of the others a build shows the
 # picture and the table that the repository keeps.

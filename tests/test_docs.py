@@ -384,6 +384,16 @@ def test_every_page_is_in_a_toctree():
         assert others <= {"figures/index", "api/index"}
 
 
+@pytest.mark.parametrize("name", ["guide", "reference", "api/index"])
+def test_lists_of_pages_say_what_each_page_is(name):
+    text = text_of(DOCS / f"{name}.rst")
+    described = re.findall(r"^- :doc:`(?:[^`<]*<)?(\w+)>?`: \w.{15,}\.$", text, re.M)
+    for tree in re.findall(r"\.\. toctree::\n((?:   .*\n|\n)+)", text):
+        lines = [line.strip() for line in tree.splitlines() if line[:4].strip(" ") != ":"]
+        pages = {line.rpartition("<")[2].rstrip(">") for line in lines if line}
+        assert pages <= set(described), pages - set(described)
+
+
 def test_links_lead_somewhere():
     generated = {"figures/index"}
     for page in PAGES:

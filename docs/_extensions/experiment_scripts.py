@@ -45,6 +45,7 @@ print(found)
 #: What a build that does not run a script shows.
 PICTURE = """
 .. image:: /images/figures/{name}.png
+   :alt: {title}
 """
 TABLE = """
 .. code-block:: none
@@ -97,7 +98,7 @@ def scripts(run: Collection[str]) -> dict[str, str]:
             line="=" * len(title),
             text=text.strip(),
             name=name,
-            picture=PICTURE.format(name=name) if kept else "",
+            picture=PICTURE.format(name=name, title=title) if kept else "",
             table=TABLE.format(table=kept_table(name)) if kept else "",
             thumbnail=THUMBNAIL.format(name=name) if kept else "",
         )

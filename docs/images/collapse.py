@@ -33,7 +33,7 @@ def draw(values):
         left.plot(values[f"rank {name}"], line, color=colour, label=name)
         gradient = values[f"gradient {name}"]
         right.plot(np.arange(1, DEPTH + 1), gradient, line, color=colour)
-    left.set(xlabel="layer", ylabel=f"effective rank of {BATCH} samples", ylim=(0, BATCH))
+    left.set(xlabel="layer", ylabel=f"rank bound of {BATCH} samples", ylim=(0, BATCH))
     right.set(yscale="log", xlabel="layer", ylabel=f"gradient norm, over layer {DEPTH}")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure

@@ -70,11 +70,19 @@ def test_lines_and_bands():
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 6))
         np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
     assert len(left.collections) == 3
+    # Equal ranks are both seen.
+    assert [line.get_linestyle() for line in left.lines] == ["-", "--", "-"]
     line, predicted = right.lines
     np.testing.assert_allclose(line.get_ydata(), measured.layer_gradient_norm.mean(axis=0))
     np.testing.assert_allclose(np.diff(np.log(predicted.get_ydata())), -0.5 * np.log(1.5))
     assert right.get_yscale() == "log"
-    assert len(measured.plot().axes) == 2
+    alone = measured.plot().axes[1]
+    assert alone.get_legend() is None
+    assert alone.get_ylabel() == "norm of the gradient of the weights"
+    alone.figure.canvas.draw()
+    ticks = [*alone.get_yticklabels(), *alone.get_yticklabels(minor=True)]
+    assert ticks
+    assert not any("times" in tick.get_text() for tick in ticks)
 
 
 def test_one_network_without_a_loss():

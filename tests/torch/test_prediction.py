@@ -230,11 +230,11 @@ def test_beside_what_is_no_network_stand_copies(model, batch, said, monkeypatch)
     assert any(said in reason for reason in beside.reasons)
     assert (beside.layers, beside.network, beside.infinite) == (measured.layers, None, {})
     table = beside.table()
-    first = table.partition("\nbeside")[0].replace("\n", " ")
+    first, _, rest = table.replace("\n", " ").partition(" beside ")
     assert first.startswith("no infinite-width prediction: ")
     assert said in first
     assert len(beside.reasons) == 1 or first.endswith(f"has {len(beside.reasons) - 1} more)")
-    assert table.splitlines()[1].startswith("beside 40 copies with new weights, for this batch: ")
+    assert rest.startswith("40 copies with new weights, for this batch: ")
     assert beside.simulated["scale"].shape == (40, len(measured.layers))
     assert pickle.loads(pickle.dumps(beside)).table() == table
 
@@ -288,8 +288,9 @@ def test_a_model_that_takes_too_long(monkeypatch):
 
 def test_table_and_json():
     beside = measure(MODELS["none"], BATCH, labels=LABELS, networks=3).prediction
-    lines = beside.table().splitlines()
-    assert lines[0].startswith("beside 200 random networks of these layers, for this batch")
+    about, head, rest = re.split(r"\n(weight layer.*)\n", beside.table())
+    assert about.startswith("beside 200 random networks of these layers, for this batch")
+    lines = [about, head, *rest.splitlines()]
     assert lines[1].split() == [
         "weight", "layer", "scale", "90", "%", "∞", "correlation", "90", "%", "∞", "spread", "90",
         "%", "gradient", "90", "%",

@@ -139,7 +139,8 @@ def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
     depth = np.arange(1, len(result.layers) + 1)
     curves = {"rank": result.rank, "soft rank": result.soft_rank, "rank bound": result.rank_bound}
     for (label, values), colour in zip(curves.items(), axes.COLOURS, strict=False):
-        _curve(places[0], depth, values, colour, label)
+        # The soft rank often equals the rank, so both must be seen.
+        _curve(places[0], depth, values, colour, label, "o--" if label == "soft rank" else "o-")
     places[0].set_ylabel("rank")
     places[0].set_ylim(bottom=0.0)
     if norms is not None:
@@ -159,11 +160,11 @@ def _gradients(
     backward_rate: float | None,
 ) -> None:
     present = np.all((norms > 0.0) & (norms < math.inf), axis=0)
-    ax.set_ylabel(r"$\|\partial L / \partial W\|_F$")
+    ax.set_ylabel("norm of the gradient of the weights")
     if not present.any():
         return
-    ax.set_yscale("log")
-    _curve(ax, depth[present], norms[:, present], axes.COLOURS[0], "measured")
+    label = None if backward_rate is None else "measured"
+    _curve(ax, depth[present], norms[:, present], axes.COLOURS[0], label)
     compared = [layer for layer in comparable if present[layer]]
     if backward_rate is not None and len(compared) > 1:
         middle = compared[len(compared) // 2]
@@ -174,11 +175,20 @@ def _gradients(
             linewidth=1.0,
             label=f"infinite width: squares ×{backward_rate:.4g} per layer, towards the input",
         )  # fmt: skip
+    axes.logarithmic(ax)
 
 
-def _curve(ax: Axes, x: NDArray[Any], values: NDArray[Any], colour: str, label: str) -> None:
+def _curve(
+    ax: Axes,
+    x: NDArray[Any],
+    values: NDArray[Any],
+    colour: str,
+    label: str | None,
+    style: str = "o-",
+) -> None:
     if len(values) == 1:
-        ax.plot(x, values[0], "o-", markersize=3, color=colour, label=label)
+        ax.plot(x, values[0], style, markersize=3, color=colour, label=label)
     else:
         low, high = values.min(axis=0), values.max(axis=0)
-        axes.band(ax, x, values.mean(axis=0), low, high, colour=colour, label=label)
+        line = {"colour": colour, "label": label, "linestyle": style.removeprefix("o")}
+        axes.band(ax, x, values.mean(axis=0), low, high, **line)

@@ -157,6 +157,38 @@ def measure(
     >>> print(measurement.verdict)
     Nothing found that stops training: loss 2.41 (chance 2.3); gradients of activations ×57 from the
     last block to the first; effective rank of the samples 27.2 in the last block.
+
+    A module of your own, with skip connections, and a loss of your own:
+
+    >>> class Block(nn.Module):
+    ...     def __init__(self, width):
+    ...         super().__init__()
+    ...         self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+    ...
+    ...     def forward(self, x):
+    ...         return x + self.linear(torch.relu(self.norm(x)))
+    >>> model = nn.Sequential(*(Block(16) for _ in range(3)), nn.Linear(16, 1))
+    >>> found = measure(model, torch.randn(8, 16), torch.rand(8, 1), loss=nn.SmoothL1Loss())
+    >>> found.layers, found.outlook.sgd
+    (('0', '1', '2'), 'trains')
+
+    Tokens are integers; of a language model, labels are the next tokens:
+
+    >>> class Language(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.table, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+    ...         layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+    ...         self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    ...
+    ...     def forward(self, tokens):
+    ...         return self.head(self.blocks(self.table(tokens)))
+    >>> tokens = torch.randint(50, (8, 6))
+    >>> found = measure(Language(), tokens, tokens.roll(-1, dims=1))
+    >>> found.layers, found.layouts[0]
+    (('blocks.layers.0', 'blocks.layers.1'), '8 samples × 6 positions × 16 features')
+
+    The documentation lists the verdicts, what they mean and what to do: page "PyTorch models".
     """
     networks = integer("networks", networks, low=1)
     sizes = as_widths(factory, widths)
