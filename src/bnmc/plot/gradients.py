@@ -190,5 +190,5 @@ def _curve(
         ax.plot(x, values[0], style, markersize=3, color=colour, label=label)
     else:
         low, high = values.min(axis=0), values.max(axis=0)
-        line = {"colour": colour, "label": label, "linestyle": style.removeprefix("o")}
-        axes.band(ax, x, values.mean(axis=0), low, high, **line)
+        line, mean = style.removeprefix("o"), values.mean(axis=0)
+        axes.band(ax, x, mean, low, high, colour=colour, label=label, linestyle=line)
