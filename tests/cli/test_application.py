@@ -15,7 +15,7 @@ from bnmc.experiments.beyond import norms
 
 CHAIN = "--width 40 --batch 4"
 BACKPROP = f"backprop {CHAIN} --depth 8 --chains 6 --seed 3"
-READOUT = f"{BACKPROP} --activation tanh --gain 0.5 --dtype float32 --classes 3 --loss"
+READOUT = f"{BACKPROP} --activation linear --gain 0.5 --dtype float32 --classes 3 --loss"
 CERTIFY = f"certify {CHAIN} --depth 8 --seed 3 --chains"
 NORMS = f"compare-norms {CHAIN} --depth 4 --chains 3"
 SIMULATE = "simulate --width 50 --depth 6 --chains 8 --seed 0 --batch 4"
@@ -48,7 +48,7 @@ def gradients(chain, **options):
 
 def of_readout(loss):
     labels = {"labels": [0, 1, 2, 0], "classes": 3}
-    return gradients(chain("tanh", gain=0.5), loss=loss, dtype="float32", **labels)
+    return gradients(chain("linear", gain=0.5), loss=loss, dtype="float32", **labels)
 
 
 def bound(chain, replicates, **options):

@@ -12,7 +12,7 @@ from torch_models import one_thread, torch  # noqa: F401
 
 import bnmc
 from bnmc._support.text import dumps
-from bnmc.torch import trying
+from bnmc.torch import prediction, trying
 
 MODULE = """
 from torch import nn
@@ -71,7 +71,9 @@ X, Y = np.random.default_rng(0).standard_normal((12, 6)), np.arange(12) % 3
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    """Return a folder with models and samples; predictions simulate few networks."""
+    monkeypatch.setattr(prediction, "_MOST", 40)
     (tmp_path / "own_models.py").write_text(MODULE)
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "y.npy", Y)
