@@ -90,7 +90,9 @@ def test_entries_at_the_ends_of_float64_under_any_error_state(label):
     (call, valid), numbers = fuzzing.valid_call(label), numbers_among(label)
     units = {name: array / np.abs(array).max() for name, array in numbers.items()}
     places = {*((name,) for name in units), tuple(units)} - {()}
-    for names, extreme in [((), None), *itertools.product(places, EXTREMES)]:
+    # Most functions that simulate normalize their input first.
+    extremes = EXTREMES if label in fuzzing.FUNCTIONS else (1e-160, 1e154)
+    for names, extreme in [((), None), *itertools.product(places, extremes)]:
         arguments = valid | {name: (extreme * units[name])[()] for name in names}
         try:
             with np.errstate(all="raise"):
