@@ -37,8 +37,10 @@ def long_run(chain, of, chains=8_000):
 
 
 #: Of burn-in, length and lag: states that overlap or not with those that the lag leaves out.
-TERMS = [(0, 4, 1), (3, 2, 2)]
-MORE_TERMS = [(0, 1, 1), (0, 4, 3), (0, 1, 2), (0, 1, 3), (0, 4, 2), (3, 2, 1), (3, 2, 3)]
+TERMS = [(3, 2, 1)]
+MORE_TERMS = [
+    (0, 4, 1), (3, 2, 2), (0, 1, 1), (0, 4, 3), (0, 1, 2), (0, 1, 3), (0, 4, 2), (3, 2, 3),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ LAST = 9
 class TestFig2:
     FIGURE = "rank-collapse-2"
 
+    # The law of both is tested in tests/simulation, and the approved table has these numbers.
+    @pytest.mark.slow
     def test_batch_norm_keeps_the_rank_of_plain_networks(self, data):
         for first, activation in enumerate(("linear", "relu")):
             for second, weights in enumerate(("gaussian", "uniform")):

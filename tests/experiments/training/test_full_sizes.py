@@ -42,7 +42,7 @@ def counted(monkeypatch, most=None):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("rank-collapse-6", "orthogonalizes-7") else
+    pytest.param(name, marks=() if name == "rank-collapse-6" else
                  pytest.mark.slow)
     for name in DATA
 ])  # fmt: skip
