@@ -93,7 +93,7 @@ def imports(root):
     edges = []
     for path in files(root):
         package = (root.name, *path.parts[:-1])
-        for node, typing in _statements(parse(root, path)):
+        for node, typing in _statements(root, path):
             for name in _imported_names(node, package, paths):
                 for target in _files_run(name, package, paths):
                     if target != path:
@@ -101,18 +101,16 @@ def imports(root):
     return sorted(set(edges))
 
 
-def _statements(tree):
+def _statements(root, path):
     """Yield every node, and whether the node is under `if TYPE_CHECKING`."""
-    todo = [(tree, False)]
-    while todo:
-        node, typing = todo.pop()
-        yield node, typing
-        checked = (
-            node.body
-            if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
-            else ()
-        )
-        todo += [(child, typing or child in checked) for child in ast.iter_child_nodes(node)]
+    checked = {
+        inner
+        for node in nodes(root, path)
+        if isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    return ((node, node in checked) for node in nodes(root, path))
 
 
 def _last_name(node):
