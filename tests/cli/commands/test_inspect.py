@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import re
 import sys
 
 import numpy as np
@@ -12,7 +11,8 @@ from torch_models import one_thread, torch  # noqa: F401
 
 import bnmc
 from bnmc._support.text import dumps
-from bnmc.torch import prediction, trying
+from bnmc.cli.commands import inspect as command
+from bnmc.torch import measuring, prediction, trying
 
 MODULE = """
 from torch import nn
@@ -30,9 +30,6 @@ number = 3
 def wide(width):
     hidden = [nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)) for _ in range(2)]
     return nn.Sequential(nn.Linear(6, width), *hidden, nn.Linear(width, 3))
-
-def deep():
-    return nn.Sequential(*[nn.Linear(6, 6) for _ in range(26)], nn.Linear(6, 3))
 
 def without_bias():
     return nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 3))
@@ -165,21 +162,19 @@ def test_cosines_of_pairs_of_samples(document_of, printed):
     assert out.endswith("\nseed 5\n")
 
 
-def test_tables_of_cosines_have_at_most_24_rows(printed, document_of):
-    line = "inspect own_models:deep --input x.npy --labels y.npy --seed 5 --cosines"
-    document, out = document_of(line), printed(line)
-    assert [len(document[name]) for name in ("cosines", "gradient_cosines")] == [26, 54]
-    _, samples, gradients = re.split("\nCosines of .*:\n", out)
-    for text, rows, what in (
-        (samples, "cosines", "layers"),
-        (gradients, "gradient_cosines", "parameters"),
-    ):
-        lines = text.strip().splitlines()
-        assert lines[25] == f"24 of {len(document[rows])} {what} are shown"
-        names = [row[what[:-1]] for row in document[rows]]
-        shown = [line.split()[0] for line in lines[1:25]]
-        assert shown == [name for name in names if name in shown]  # in order
-        assert (shown[0], shown[-1]) == (names[0], names[-1])
+def test_tables_of_cosines_have_at_most_24_rows():
+    numbers = {"smallest": -0.5, "mean": 0.25, "largest": None}
+    names = [f"{number}.weight" for number in range(54)]
+    pairs = {"gradient_cosines": [{"parameter": name, **numbers} for name in names]}
+    _, table, more = command._tables_of(pairs)
+    assert more == "24 of 54 parameters are shown"
+    head, *rows = map(str.split, str(table).splitlines())
+    assert (head, len(rows)) == (["parameter", *numbers], 24)
+    shown = [row[0] for row in rows]
+    assert shown == [name for name in names if name in shown]  # in order
+    assert (rows[0], shown[-1]) == ([names[0], "-0.5", "0.25", "-"], names[-1])
+    pairs = {"cosines": [{"layer": name, **numbers} for name in names[:24]]}
+    assert len(list(command._tables_of(pairs))) == 2
 
 
 def test_cosines_of_samples_that_are_zero(printed, document_of, folder):
@@ -208,6 +203,7 @@ def test_a_long_measurement_is_announced(run, monkeypatch):
         return 0.2
 
     monkeypatch.setattr(trying, "seconds_of_a_pass", seconds_of_a_pass)
+    monkeypatch.setattr(measuring, "fall_of", lambda *_: 0.5)  # it takes seconds
     status, out, err = run(f"{line} --tries --json")
     assert (status, json.loads(out)["networks"]) == (0, 1)
     # 148 passes take 29.6 s, and the random networks 10 s.
