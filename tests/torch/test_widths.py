@@ -32,7 +32,7 @@ def test_a_model_beside_its_architecture_at_other_widths():
     lines = measured.table().splitlines()
     first = next(place for place, line in enumerate(lines) if "at each width" in line)
     assert lines[first].startswith("beside 2 random networks of this architecture at each width")
-    cells = lines[first + 2].split()
+    cells = lines[first + 3].split()  # below two lines and the heads
     norms = wide.layer_gradient_norm
     expected = (
         "4", measured.scale[0, 0], measured.by_width[6].scale[:, 0].mean(),
