@@ -43,19 +43,33 @@ def measured(activation):
     return np.array(norms), float(torch.stack(cosines[INNER]).mean())
 
 
+def growth(norms):
+    """Return the growth of squared gradient norms per layer, of networks (networks, depth)."""
+    slopes = -np.polyfit(np.arange(DEPTH)[INNER], norms[:, INNER].T, 1)[0]
+    return bnmc.Estimate.from_samples(slopes)
+
+
+def simulated(name):
+    """Return the growth that bnmc simulates at this width, without PyTorch."""
+    labels = np.arange(BATCH) % 10
+    chain, options = bnmc.Chain(WIDTH, BATCH, name), {"loss": "cross-entropy", "labels": labels}
+    run = bnmc.backpropagate(chain, DEPTH, chains=2 * NETWORKS, rng=0, **options)
+    return growth(2 * run.log_gradient_norm)
+
+
 def main():
     torch.manual_seed(0)
-    layers = np.arange(DEPTH)
     found = {}
     for name, activation in ACTIVATIONS.items():
         runs = [measured(activation) for _ in range(NETWORKS)]
         norms = np.array([one for one, _ in runs])
-        slopes = -np.polyfit(layers[INNER], norms[:, INNER].T, 1)[0]
-        rate = bnmc.Estimate.from_samples(slopes)
+        rate, ours = growth(norms), simulated(name)
         cosine = bnmc.Estimate.from_samples(np.array([one for _, one in runs]))
         found[name] = {
             "rate": float(np.exp(rate.value)),
             "rate_error": float(np.exp(rate.value) * rate.stderr),
+            "simulated": float(np.exp(ours.value)),
+            "simulated_error": float(np.exp(ours.value) * ours.stderr),
             "cosine": cosine.value,
             "cosine_error": cosine.stderr,
             "norms": np.round(norms.mean(0) - norms.mean(0)[-1], 3).tolist(),

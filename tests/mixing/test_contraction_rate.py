@@ -103,6 +103,37 @@ def test_a_given_batch_is_a_start():
     assert len(np.unique(result.distance[:, 0])) == 4
 
 
+def growth(regular, width, layers, chains=8):
+    """Return the exponents of the smallest eigenvalue of linear chains, while it is small.
+
+    The other regular - 1 dimensions are a chain of their own.  The smallest eigenvalue is that of
+    what is left of one more normal in each row, after regression on these.
+    """
+    rng = np.random.default_rng([regular, width])
+    factor, found = np.broadcast_to(np.eye(regular - 1), (chains, regular - 1, regular - 1)), []
+    for _ in range(layers):
+        rows = rng.standard_normal((chains, width, regular - 1)) @ factor.swapaxes(1, 2)
+        scale = math.sqrt(regular) / np.linalg.norm(rows, axis=2, keepdims=True)
+        rows, small = rows * scale, rng.standard_normal((chains, width, 1)) * scale
+        gram, across = rows.swapaxes(1, 2) @ rows, rows.swapaxes(1, 2) @ small
+        left = np.square(small).sum(axis=1)
+        left -= (across * np.linalg.solve(gram, across)).sum(axis=1)
+        found.append(np.log(left[:, 0] / width))
+        factor = np.linalg.cholesky(gram / width)
+    return np.mean(found[layers // 10 :], axis=0)
+
+
+@pytest.mark.parametrize(
+    ("regular", "below", "above", "layers"),
+    [(4, 6, 8, 1500), (9, 26, 31, 3000), pytest.param(19, 98, 120, 4000, marks=pytest.mark.slow)],
+)
+def test_linear_chains_lose_rank_below_the_thresholds_of_the_results(regular, below, above, layers):
+    """Longer runs put each exponent ten standard errors from 0: false alarms are below 1e-6."""
+    assert below < regular**2 / 4 + regular - 1 < above
+    for width, sign in ((below, -1), (above, 1)):
+        assert sign * growth(regular, width, layers).mean() > 0.0
+
+
 def test_a_chain_that_loses_rank_does_not_contract():
     with pytest.raises(NotMixing, match="do not approach") as raised:
         contraction(bnmc.Chain(25, 10, "linear"), chains=8, rng=0)

@@ -1,6 +1,7 @@
 """`train`: its options, stores, interruptions, divergence and forecasts."""
 
 import itertools
+import re
 import signal
 import threading
 import time
@@ -182,7 +183,10 @@ def test_diverged_networks_end_and_are_counted(dtype, matrices):
         assert np.isfinite(run.loss[chain, :end]).all()
         assert np.isnan(run.loss[chain, end:]).all()
     assert np.isinf(run.median("loss")[-1]) == (lost.sum() > 3)
-    assert "diverged: " in str(run)
+    shown = str(run)
+    assert "diverged: " in shown
+    assert ("diverged)" in shown or " diverged\n" in shown) == (lost.sum() > 2)
+    assert not re.search(r"\b(inf|nan)\b", shown)
 
 
 def test_means_are_those_of_survivors():

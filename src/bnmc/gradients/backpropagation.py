@@ -124,8 +124,8 @@ def backpropagate(
         With a norm over the batch before the activation or none, without convolution, and without
         a bias that the norm does not subtract, its random numbers are those of the CPU, so results
         agree up to rounding; a float32 chain that goes on in float64 does so on the CPU.  For the
-        other layers, Gram matrices agree up to rounding, and gradients agree in law.  The
-        kernels have not run on hardware yet, so "auto" is "cpu".
+        other layers, Gram matrices agree up to rounding, and gradients agree in law.  No device is
+        chosen yet: "auto" is "cpu".
     observables : names or functions, default ("delta_gram",)
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
         "log_delta_norm", ln ‖δ‖; "log_bias_norm", ln ‖∂L/∂b_l‖ of the bias of layer l, random or 0

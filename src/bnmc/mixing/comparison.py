@@ -225,8 +225,9 @@ def compare(
     mean field        modulus of the leading eigenvalue of the Jacobian at the fixed point: the rate
                       at infinite width; for norms over the features, that of the correlation map
     contraction       two chains under common normals, top Lyapunov exponent
-    tv_bound          tail of the meeting times of coupled chains, at least the rate of the chain,
-                      since a maximal coupling may fail
+    tv_bound          tail of the meeting times of coupled chains just beyond their median: larger
+                      than the rate of the chain if maximal couplings fail, and smaller if pairs
+                      meet within a few layers
     autocorrelation   integrated time of a component of G along a stationary run
     spectral          implied timescale of the same component (VAMP)
     relaxation        decay of its mean from a batch in which it is large; a note if no other method

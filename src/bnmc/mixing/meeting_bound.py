@@ -201,10 +201,10 @@ class TVBound(Drawn, WithRate, _Bounds):
         Known events that end in states that the chain never leaves, with their probability per
         layer.
     rate_estimate : RateEstimate
-        Factor by which P(τ > t) decreases per layer t, beyond the median of τ.  Far in the tail it
-        is at least the rate of the chain, which `bnmc.mixing.contraction` estimates.  For chains
-        whose pairs meet within a few layers it may be smaller.  Its interval assumes that the
-        times beyond the median are nearly geometric.
+        Factor by which P(τ > t) decreases per layer t, just beyond the median of τ.  It describes
+        the coupling, and may be smaller or larger than the rate of the chain, which
+        `bnmc.mixing.contraction` estimates.  Its interval assumes that the times beyond the median
+        are nearly geometric.
     tries, refusals : int
         Number of maximal couplings that were tried, and that failed.
     unmet : int
@@ -369,8 +369,7 @@ class TVBound(Drawn, WithRate, _Bounds):
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")
-        lines += [f"rate {self.rate_estimate}", ""]
-        return "\n".join([*lines, *map(wrapped, self.assumes)])
+        return "\n".join([*lines, "", *map(wrapped, self.assumes)])
 
     def _draw(self, ax: Axes) -> None:
         """Draw the bound against the layer on a logarithmic axis, in the band of its intervals."""
@@ -479,7 +478,7 @@ def tv_bound(
         If the pairs do not fit in memory.
     NotMixing
         If pairs do not meet within `max_layers`, or a Gram matrix loses rank.  Gram matrices of
-        linear chains do so if the width is small compared with n²/2, for a batch of n.
+        linear chains do so if the width is below about n²/4 + n/2, for a batch of n.
         Also if a chain from `initial` does not meet one from another start: independent samples,
         samples near a line, one sample that stands out, a block of samples that nearly coincide,
         the batch in another order, and the same start one layer behind.  Then the law of deep

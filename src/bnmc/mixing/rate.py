@@ -103,7 +103,7 @@ class WithRate(Result):
 
     @property
     def alpha(self) -> float:
-        """``1 − rate``, an estimate of α in Assumption 1 of *On bridging …*."""
+        """``1 − rate``."""
         return 1.0 - self.rate
 
 

@@ -410,10 +410,11 @@ _VALUES = ("loss", "outputs", "test_outputs", "accuracy", "kernel_change", "kern
 
 def _cell(number: Mapping[str, float]) -> str:
     mean, stderr, median = number["mean"], number["stderr"], number["median"]
+    middle = f"{median:.4g}" if np.isfinite(median) else "diverged"
     if np.isnan(stderr):
-        return f"{median:.4g}"
+        return middle
     shown = with_error(mean, stderr) if stderr > 0.0 else f"{mean:.4g}"
-    return f"{shown} ({median:.4g})"
+    return f"{shown} ({middle})"
 
 
 def _text(value: Any) -> str:

@@ -49,7 +49,7 @@ _LIMIT_RTOL, _OUTPUTS_RTOL, _DRAWS = 5e-3, 1e-3, 201
 _NO_NORMED = "0 in layers N(skip x + W σ(x)) with N over the batch, for λ at infinite width"
 
 #: Up to which multiple of 2/λ real gradient descent ended below its start, and from which one it
-#: failed, by activation (None: any of relu and tanh) and norm; three hidden layers, squared loss.
+#: failed, by activation (None: any of relu and tanh) and norm; three layers, squared loss.
 _MULTIPLES = {
     ("relu", "none"): (4.0, 6.0),
     ("tanh", "none"): (2.0, 2.2),
@@ -122,11 +122,13 @@ class LargestRate(Drawn, Result):
         2003.02218).  Networks of ReLU that diverge lose all their units, and then have the outputs
         0.  The numbers were measured with three layers of ReLU or tanh, 4 samples, squared loss and
         widths of 128 to 8192, and depend on the data: with other ones, some networks of ReLU fail
-        at 4.  None for other networks, of which `bnmc.train` measures them.
+        at 4.  None for another number of layers, loss, activation or norm, for which `bnmc.train`
+        measures them.
         """
         chain = self.network.last
         name, norm = chain.activation.name, chain.norm
-        if self.loss != "squared" or name not in ("relu", "tanh") or not isinstance(norm, str):
+        measured = self.loss == "squared" and self.network.depth == 3
+        if not measured or name not in ("relu", "tanh") or not isinstance(norm, str):
             return None
         return _MULTIPLES.get((name, norm)) or _MULTIPLES.get((None, norm))
 

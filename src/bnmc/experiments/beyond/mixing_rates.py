@@ -224,7 +224,8 @@ def rates(run: Run, sizes: _RateSizes) -> Experiment:
     Expected: contraction, autocorrelation, spectral and relaxation agree with the mean field within
     their errors.  The errors of contraction are by far the smallest; contraction differs from the
     mean field by a correction of order 1/width.  The tail of the meeting times (tv_bound) is a rate
-    of the coupling.  It is larger if a pair that misses its chance to meet starts anew.
+    of the coupling just beyond the median.  It is larger than the rate of the chain if a pair that
+    misses its chance to meet starts anew, and may be smaller if pairs meet within a few layers.
 
     Returns
     -------
