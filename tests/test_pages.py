@@ -280,6 +280,27 @@ def test_statuses_are_those_of_the_kept_tables(name):
     assert all(words in text_of(FIGURES / f"{name}.txt") for words in VERDICTS[name])
 
 
+def test_statuses_are_defined_on_the_page():
+    page = text_of(DOCS / "results.rst")
+    words = re.findall(r"\*\*([a-z ]+)\*\*", page.partition("Words after a status")[0])
+    assert len(words) > 8
+    allowed = re.compile("|".join([*words, "holds?", "fails?"]))
+    for row in rows_of_lists(DOCS / "results.rst"):
+        if len(row) == 4 and row[1].strip() != "status":
+            for part in re.split("[,;] ", row[1].strip()):
+                assert allowed.match(part), row[:2]
+
+
+def test_pictures_agree_with_what_pages_say_of_them():
+    """The points of pytorch.png are within 10 % of the lines."""
+    measured = json.loads(text_of(IMAGES / "pytorch.json"))
+    for name in ("relu", "tanh", "elu"):
+        star = bnmc.MeanField(bnmc.Chain(measured["width"], measured["batch"], name)).fixed_point()
+        norms = np.array(measured["activations"][name]["norms"])
+        lines = np.log(star.backward_rate) * np.arange(len(norms))[::-1]
+        assert np.abs(np.expm1((norms - lines) / 2)).max() < 0.1
+
+
 def test_every_promise_names_a_test():
     rows = [row for row in rows_of_lists(DOCS / "promises.rst") if row[0].strip() != "promise"]
     assert len(rows) > 30
@@ -303,13 +324,18 @@ def test_table_of_the_readme():
     names = {"LeakyReLU": "leaky_relu"}
     rows = list(rows_of_the_readme())
     assert len(rows) == len(measured["activations"])
-    for layer, rate, predicted, cosine, predicted_cosine in rows:
+    for layer, rate, simulated, predicted, cosine, predicted_cosine in rows:
         name = names.get(layer, layer.lower())
         reference = measured["activations"][name]
         star = bnmc.MeanField(bnmc.Chain(measured["width"], measured["batch"], name)).fixed_point()
         value, error = map(number, rate.split(" ± "))
         assert value == pytest.approx(reference["rate"], abs=5e-4)
         assert error == pytest.approx(reference["rate_error"], abs=5e-4)
+        ours, ours_error = map(number, simulated.split(" ± "))
+        assert ours == pytest.approx(reference["simulated"], abs=5e-4)
+        assert ours_error == pytest.approx(reference["simulated_error"], abs=5e-4)
+        errors = np.hypot(reference["rate_error"], reference["simulated_error"])
+        assert abs(reference["rate"] - reference["simulated"]) < 5.0 * errors
         assert number(cosine) == pytest.approx(reference["cosine"], abs=5e-4)
         assert reference["cosine_error"] < 1e-3
         tail = "" if star.stable else " (unstable)"

@@ -42,7 +42,7 @@ for colour, name in zip(COLOURS, ("relu", "tanh", "celu", "linear"), strict=Fals
     band(right, cert.layers, np.clip(cert.bound, 1e-4, None), low, high, colour=colour, label=name)
 right.set(
     yscale="log", ylim=(1e-3, 2), xlabel="layer", ylabel="total variation, at most",
-    title="Distance from the stationary law, width 1000",
+    title="Distance from the law of deep layers, width 1000",
 )  # fmt: skip
 right.legend(frameon=False)
 figure.savefig(Path(__file__).with_suffix(".png"), dpi=110)

@@ -354,7 +354,7 @@ def test_bits_texts_and_pictures():
     with pytest.raises(errors.PartialEstimateError):
         single.rate()
     for activation, depth in (("gelu", 3), ("relu", 2)):  # of which nothing was measured
-        other = network_of(8, depth, activation)
+        other = network_of(8, depth, activation, "layer")
         assert largest_rate(other, X, chains=1, rng=0).multiples is None
 
 
