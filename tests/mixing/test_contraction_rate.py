@@ -110,7 +110,8 @@ def growth(regular, width, layers, chains=8):
     what is left of one more normal in each row, after regression on these.
     """
     rng = np.random.default_rng([regular, width])
-    factor, found = np.broadcast_to(np.eye(regular - 1), (chains, regular - 1, regular - 1)), []
+    factor = np.broadcast_to(np.eye(regular - 1), (chains, regular - 1, regular - 1))
+    exponents = []
     for _ in range(layers):
         rows = rng.standard_normal((chains, width, regular - 1)) @ factor.swapaxes(1, 2)
         scale = math.sqrt(regular) / np.linalg.norm(rows, axis=2, keepdims=True)
@@ -118,9 +119,9 @@ def growth(regular, width, layers, chains=8):
         gram, across = rows.swapaxes(1, 2) @ rows, rows.swapaxes(1, 2) @ small
         left = np.square(small).sum(axis=1)
         left -= (across * np.linalg.solve(gram, across)).sum(axis=1)
-        found.append(np.log(left[:, 0] / width))
+        exponents.append(np.log(left[:, 0] / width))
         factor = np.linalg.cholesky(gram / width)
-    return np.mean(found[layers // 10 :], axis=0)
+    return np.mean(exponents[layers // 10 :], axis=0)
 
 
 @pytest.mark.parametrize(
