@@ -6,19 +6,24 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from torch_models import digest_of, nn, one_thread, torch  # noqa: F401
+from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
+from torch_reports import LARGE, MARGIN, REPORTS, WRONG, data_of, embeddings_after, triplets
 
+import bnmc
 from bnmc.experiments.outlooks.collection import COLLECTION
 from bnmc.experiments.outlooks.modules import stack
 from bnmc.experiments.outlooks.outcomes import answers_of, outcome_of
-from bnmc.experiments.outlooks.tasks import TASKS
+from bnmc.experiments.outlooks.tasks import TASKS, chance_of
 from bnmc.torch import Facts, gain_for_, haar_, measure, orthogonalize_
 from bnmc.torch.outlook import faults_of, is_doubtful, outlook_of, said
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 REFERENCE = Path(__file__).parents[1] / "reference"
+
+PAGE = REFERENCE.parents[1] / "docs" / "torch.rst"
 
 #: The facts of a model that trains.
 HEALTHY = Facts(
@@ -55,9 +60,10 @@ RULES = {
     ),
     "live": ({"least_live_units": 3.0}, {"least_live_units": 2.0}, "no", "trains"),
     "dead": ({}, {"all_dead": True}, "no", "no"),
-    "norm": ({"numbers_per_channel": 16.0}, {"numbers_per_channel": 15.0}, "late", "late"),
+    "norm": ({"numbers_per_channel": 3.0}, {"numbers_per_channel": 2.0}, "late", "late"),
     "lost": ({"lost": 0.9}, {"lost": 0.91}, "no", "no"),
-    "clones": ({"clones": 0.85}, {"clones": 0.86}, "no", "no"),
+    "clones": ({"clones": 0.85}, {"clones": 0.86}, "no", "late"),
+    "equal": ({}, {"clones": 1.0}, "no", "no"),
     "softmax": ({}, {"probabilities": True}, "no", "no"),
     "overflow": ({}, {"overflow": "the loss is beyond float16"}, "no", "no"),
 }  # fmt: skip
@@ -83,6 +89,8 @@ def test_nothing_wrong_is_said_with_numbers():
     high = dataclasses.replace(HEALTHY, loss=9.0, measured_share=0.2)
     assert "is ×3.9 of chance" in said(outlook_of([high]), high, "samples")
     assert outlook_of([high]).beside[1] == "measured layers hold 20 % of the parameters"
+    few = dataclasses.replace(HEALTHY, numbers_per_channel=8.0)
+    assert "statistics over 8 numbers, so results" in said(outlook_of([few]), few, "samples")
     blind = Facts(False, effective_rank=4.0)
     assert outlook_of([blind]).sgd == "undecided"
     assert said(outlook_of([blind]), blind, "samples").startswith("Nothing found in the forward")
@@ -214,8 +222,14 @@ def test_cures_that_are_not_sure_come_last():
 
 def test_adam_does_not_train_if_a_fact_and_the_try_agree():
     sick = dataclasses.replace(HEALTHY, state_gradient_ratio=1e-3)
-    assert [outlook_of([sick], fall).adam for fall in (None, 0.79, 0.8)] == ["late", "late", "no"]
-    assert outlook_of([HEALTHY], 0.99).adam == "trains"
+    slow = dataclasses.replace(HEALTHY, last_correlation=0.995)
+    for before, after, falls, answers in (
+        (sick, sick, (None, 0.79, 0.8), ["late", "late", "no"]),
+        (sick, HEALTHY, (0.99,), ["late"]),  # the steps removed the fault
+        (slow, sick, (0.99,), ["trains"]),  # this fault is none for Adam
+        (HEALTHY, sick, (0.99,), ["trains"]),
+    ):
+        assert [outlook_of([before], fall, after).adam for fall in falls] == answers
 
 
 # --- models that were trained with SGD and Adam, and what came out
@@ -273,7 +287,7 @@ def test_outlooks_of_twenty_draws(name):
 
 @pytest.mark.slow
 @pytest.mark.untraced
-@pytest.mark.parametrize("name", [name for name in COLLECTION if name != "small batch"])
+@pytest.mark.parametrize("name", COLLECTION)
 def test_training_gives_what_the_outlook_says(name):
     """Trains: below half of chance. What is "late" with Adam may train or not."""
     entry = COLLECTION[name]
@@ -305,7 +319,7 @@ def test_outlooks_of_the_models_that_chose_the_thresholds():
                 answers[outlook].append(answer)
             outcomes["SGD"].append(row["sgd"])
             outcomes["Adam"].append(row["adam"])
-    page = (REFERENCE.parents[1] / "docs" / "torch.rst").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     for outlook, given in answers.items():
         pairs = list(zip(given, outcomes[outlook.split(",")[0]], strict=True))
         counts = []
@@ -344,7 +358,7 @@ BY_HAND = {
 SICK = [
     name
     for name, entry in COLLECTION.items()
-    if entry.sgd != "trains" and name != "small batch" and entry.precision == "float64"
+    if entry.sgd != "trains" and entry.precision == "float64"
 ]
 
 
@@ -389,3 +403,118 @@ def test_the_first_cure_makes_a_sick_model_train(name):
     best = best_loss(cured, after(inputs.float()), labels, rates)
     print(f"{name}: {advice.split(' (')[0]}: {best:.3g}")
     assert best < 0.1 * math.log(10.0)
+
+
+# --- public reports
+
+
+def measured(report, seed=0):
+    inputs, labels = data_of(report, report.task.batch)
+    torch.manual_seed(seed)
+    return measure(report.make(), inputs, labels=labels, cosines=False)
+
+
+def row_of(name):
+    """Return the words in the row of a report on the page: verdict and training, SGD and Adam."""
+    row = re.search(rf"^{re.escape(name)}  +(.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return row[1].split()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in REPORTS]
+)
+def test_verdicts_on_public_reports(name):
+    report, measurement = REPORTS[name], measured(REPORTS[name])
+    outlook = measurement.outlook
+    assert [outlook.sgd, outlook.adam] == row_of(name)[:2]
+    if name not in WRONG:
+        assert (outlook.sgd, outlook.adam) == (report.sgd, report.adam)
+        assert any(report.words in text for text in (measurement.verdict, *outlook.beside))
+
+
+def trains(report, optimizer, rates):
+    """Whether the mean loss of 30 of 300 batches falls below half of chance, at some rate."""
+    inputs, labels = data_of(report, 1024)
+    squared = labels.is_floating_point()
+    chance = chance_of(labels.double().numpy() if squared else labels.numpy())
+    for rate in rates:
+        torch.manual_seed(0)
+        model = report.make()
+        steps = optimizer(model.parameters(), rate)
+        losses = []
+        for _ in range(300):
+            chosen = torch.randint(0, len(labels), (report.task.batch,))
+            outputs, wanted = model(inputs[chosen]), labels[chosen]
+            if squared:
+                loss = 0.5 * (outputs - wanted).square().flatten(1).sum(1).mean()
+            else:
+                loss = nn.functional.cross_entropy(outputs, wanted)
+            losses.append(float(loss.detach()))
+            if len(losses) >= 30 and np.mean(losses[-30:]) < 0.5 * chance:
+                return True
+            if not math.isfinite(losses[-1]):
+                break
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", REPORTS)
+def test_training_of_public_reports(name):
+    """Training at the best rate, without a warmup, gives what the page says."""
+    page = [{"trains": True, "no": False}[word] for word in row_of(name)[2:]]
+    sgd = trains(REPORTS[name], torch.optim.SGD, (0.01, 0.1, 0.3, 0.001))
+    adam = trains(REPORTS[name], torch.optim.Adam, (1e-3, 3e-3, 1e-2, 1e-4))
+    assert [sgd, adam] == page
+
+
+@pytest.mark.parametrize(("activation", "name"), [(nn.ReLU, "relu"), (nn.Identity, "linear")])
+def test_gradients_under_batch_norm_grow_at_the_published_rate(activation, name):
+    """For ReLU and n = 64: √1.493 = 1.22 per layer; for n → ∞ √(π/(π − 1)) = 1.21.
+
+    Over 12 networks the squared rate has the standard deviation 0.008, and its mean is 0.6 % below
+    the formula of infinite width: an error above 4 % is 6 standard deviations away.
+    """
+    rng = torch.Generator().manual_seed(0)
+    batch = torch.randn(64, 256, generator=rng)
+    model = mlp(20, 256, activation)
+    facts = measure(model, batch, labels=torch.arange(64) % 10, cosines=False).facts
+    chain = bnmc.Chain(width=256, batch=64, activation=name, norm="batch")
+    expected = bnmc.MeanField(chain).fixed_point().backward_rate
+    assert facts.state_gradient_rate == pytest.approx(expected, rel=0.04)
+    if name == "relu":
+        assert math.sqrt(expected) == pytest.approx(math.sqrt(math.pi / (math.pi - 1.0)), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"), [(0.1, "all units of a layer are zero"), (0.01, "outputs hardly differ")]
+)
+def test_embeddings_that_collapsed(rate, words):
+    """The loss is then the margin; before the training, nothing is wrong."""
+    model, batch, labels = embeddings_after(rate, 60)
+    measurement = measure(model, batch, labels=labels, loss=triplets, cosines=False)
+    assert measurement.facts.loss == pytest.approx(MARGIN, abs=1e-3)
+    assert measurement.outlook.sgd == "no"
+    assert any(words in text for text in measurement.outlook.wrong)
+    start = embeddings_after(rate, 0)[0]
+    assert measure(start, batch, labels=labels, loss=triplets, cosines=False).outlook.wrong == ()
+
+
+def test_units_that_die_in_training():
+    """At a rate of 10, SGD ends with a layer that is zero for all samples."""
+    report = REPORTS["default, 20 layers"]
+    inputs, labels = data_of(report, 1024)
+    torch.manual_seed(0)
+    model = stack(3)
+    optimizer = torch.optim.SGD(model.parameters(), 10.0)
+    for _ in range(60):
+        chosen = torch.randint(0, 1024, (64,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs[chosen]), labels[chosen]).backward()
+        optimizer.step()
+    outlook = measure(model, inputs[:64], labels=labels[:64], cosines=False).outlook
+    assert (outlook.sgd, outlook.adam) == ("no", "no")
+    assert outlook.wrong[0] == "all units of a layer are zero for all samples"

@@ -37,7 +37,7 @@ from bnmc.torch.preservation import as_it_was, random_states_kept
 from bnmc.torch.reading import ModelNetwork, network_of
 from bnmc.torch.representations import FloatArray, Numbers
 from bnmc.torch.result import Measurement
-from bnmc.torch.trying import facts_of_cures, fall_of
+from bnmc.torch.trying import facts_of_cures, steps_tried
 from bnmc.torch.widths import as_widths, at_width
 
 #: Other draws of the weights that decide a doubtful outlook.
@@ -224,6 +224,7 @@ def measure(
         passes: list[_Pass] = []
         rates: list[float] = []
         fall: float | None = None
+        after: Facts | None = None
         draws: list[Facts] = []
         cures: dict[str, Facts] = {}
         with as_it_was(inner):
@@ -241,8 +242,9 @@ def measure(
                         others = _Others(network, data, goal, layers, view, passes[0])
                         draws = others.draws()
                         if tries:
-                            fall = fall_of(network, data, goal, passes[0].facts.chance)
-                            cures = others.cures(draws, fall)
+                            about = network, data, goal, passes[0].facts
+                            fall, after = steps_tried(*about, others.facts)
+                            cures = others.cures(draws)
                 if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
@@ -258,8 +260,8 @@ def measure(
 
             prediction = _prediction(reading, data, passes, copies)
     name = type(inner).__name__
-    made = _result(name, data.samples, view, passes, reading, prediction, notes, fall)
-    made = replace(made, draws=(*made.draws, *draws), tried=cures)
+    made = _result(name, data.samples, view, passes, reading, prediction, notes)
+    made = replace(made, draws=(*made.draws, *draws), fall=fall, after=after, tried=cures)
     return replace(made, largest_rate=np.array(rates)) if rates else made
 
 
@@ -321,11 +323,11 @@ class _Others:
                     facts.append(self.facts())
         return facts
 
-    def cures(self, draws: list[Facts], fall: float) -> dict[str, Facts]:
+    def cures(self, draws: list[Facts]) -> dict[str, Facts]:
         """Return the facts after each cure, if the model needs one and is small."""
         if self.first.products > _PRODUCTS:
             return {}
-        wrong = outlook_of([self.first.facts, *draws], fall).wrong
+        wrong = outlook_of([self.first.facts, *draws]).wrong
         return facts_of_cures(self.model, self.batch, self.facts) if wrong else {}
 
 
@@ -632,7 +634,6 @@ def _result(
     reading: ModelNetwork,
     prediction: Prediction,
     notes: tuple[str, ...],
-    fall: float | None,
 ) -> Measurement:
     first = passes[0]
     numbers = {
@@ -654,7 +655,7 @@ def _result(
         view=view, spectrum=tuple(map(np.array, spectra)), rank_threshold=np.array(rank_threshold),
         parameters=parameters, gradient_cosine=cosines, comparable=_comparable(first),
         reading=reading, prediction=prediction, notes=notes,
-        draws=tuple(each.facts for each in passes), fall=fall, **arrays,
+        draws=tuple(each.facts for each in passes), **arrays,
     )  # fmt: skip
 
 

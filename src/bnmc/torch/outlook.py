@@ -108,7 +108,9 @@ class Outlook(Result):
         }  # fmt: skip
 
 
-def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
+def outlook_of(
+    draws: Sequence[Facts], fall: float | None = None, after: Facts | None = None
+) -> Outlook:
     """Return the outlook of networks of one model.
 
     Parameters
@@ -117,6 +119,9 @@ def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
         Of each network. A rule that fires in fewer than half of them is no more than a mention.
     fall : float, optional
         The loss after twenty steps of Adam at the best rate, over the chance.
+    after : Facts, optional
+        Those after these steps. Adam does not train if the facts before and after say that it does
+        not, or not soon, and the loss does not fall.
     """
     faults: dict[str, list[Fault]] = {}
     for facts in draws:
@@ -136,7 +141,8 @@ def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
         cures.append(fault.cure)
     if wrong and _is_only_evaluated(first):
         cures.insert(0, _TRAIN)
-    if fall is not None and fall >= _FALLS and wrong:
+    stays = after is not None and "trains" not in (adam, _answers_of(after)[1])
+    if stays and fall is not None and fall >= _FALLS:
         adam = "no"
     if fall is not None:
         beside.append(f"20 steps of Adam lower the loss to {fall:.2g} of chance at the best rate")
@@ -231,9 +237,10 @@ def _of_gradients(facts: Facts) -> list[Fault]:
     if facts.lost > 0.9:
         faults.append(Fault("lost", "no", "no", _lost(facts), "loss scaling, or bfloat16"))
     if facts.clones > 0.85:
+        # A layer of equal units is one unit for ever; Adam trains with a few others.
         share = f"{100 * facts.clones:.0f} %"
         faults.append(Fault(
-            "clones", "no", "no",
+            "clones", "no", "no" if facts.clones == 1.0 else "late",
             f"{share} of the units of a layer are equal, with equal gradients", "a new draw",
         ))  # fmt: skip
     return faults
@@ -302,9 +309,9 @@ def _of_units(facts: Facts) -> list[Fault]:
 
 
 def _of_norms(facts: Facts) -> list[Fault]:
-    if not facts.numbers_per_channel < 16:
+    if not facts.numbers_per_channel <= 2:
         return []
-    text = f"batch normalization takes its statistics over {facts.numbers_per_channel:.0f} numbers"
+    text = "batch normalization of 2 numbers returns −1 and 1, whatever they are"
     return [Fault("norm", "late", "late", text, "larger batches, or GroupNorm")]
 
 
@@ -316,6 +323,11 @@ def _mentions(facts: Facts) -> list[str]:
         beside.append(
             f"the loss {facts.loss:.3g} is ×{ratio:.2g} of chance, which asks SGD for a lower rate "
             "or a smaller last layer"
+        )
+    if 2 < facts.numbers_per_channel < 16:
+        beside.append(
+            f"batch normalization takes its statistics over {facts.numbers_per_channel:.0f} "
+            "numbers, so results in evaluation mode may differ"
         )
     if 0.01 < facts.lost <= 0.9:
         beside.append(f"{_lost(facts)}, which asks for loss scaling, or bfloat16")

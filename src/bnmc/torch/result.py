@@ -121,6 +121,8 @@ class Measurement(Result):
         With ``tries=True``: the facts after each cure of the weights, if the model needs one.
     fall : float or None
         With ``tries=True``: the loss after 20 steps of Adam at the best rate, over the chance.
+    after : Facts or None
+        With ``tries=True``: the facts after these steps.
     by_width : dict of int to Measurement
         With ``widths=``: the same architecture at each width.
 
@@ -166,6 +168,7 @@ class Measurement(Result):
     notes: tuple[str, ...]
     draws: tuple[Facts, ...]
     fall: float | None = None
+    after: Facts | None = None
     tried: dict[str, Facts] = field(default_factory=dict)
     by_width: dict[int, Measurement] = field(default_factory=dict)
     soft_threshold: float = SOFT_THRESHOLD
@@ -184,7 +187,7 @@ class Measurement(Result):
     @property
     def outlook(self) -> Outlook:
         """Whether SGD and Adam train the model, by rules that training decided."""
-        return outlook_of(self.draws, self.fall)
+        return outlook_of(self.draws, self.fall, self.after)
 
     @property
     def cures(self) -> tuple[str, ...]:

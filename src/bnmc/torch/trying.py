@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from bnmc.errors import BnmcError
@@ -21,7 +22,7 @@ _STEPS = 20
 
 _RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
-#: Passes forward of `fall_of`; nearly all are followed by one backward.
+#: Passes forward of `steps_tried`; nearly all are followed by one backward.
 PASSES = len(_RATES) * (_STEPS + 1)
 
 
@@ -43,14 +44,17 @@ def seconds_of_a_pass(model: torch.nn.Module, batch: Inputs, goal: Loss | None) 
     return seconds
 
 
-def fall_of(model: torch.nn.Module, batch: Inputs, goal: Loss, chance: float) -> float:
-    """Return the least loss after twenty steps of Adam at seven rates, over the chance.
+def steps_tried(
+    model: torch.nn.Module, batch: Inputs, goal: Loss, first: Facts, facts_of: Callable[[], Facts]
+) -> tuple[float, Facts]:
+    """Return the least loss after twenty steps of Adam at seven rates, and the facts there.
 
-    If the chance is not known, it is over the first loss. The model keeps its parameters.
+    The loss is over the chance, or over the first loss if the chance is not known. `first` has the
+    facts of the model, and `facts_of` measures it. The model keeps its parameters.
     """
     weights = [part for part in model.parameters() if part.requires_grad]
-    saved = [part.detach().clone() for part in weights]
-    unit, best = chance, math.inf
+    start = [part.detach().clone() for part in weights]
+    unit, best, end = first.chance, math.inf, start
     for rate in _RATES:
         optimizer = torch.optim.Adam(weights, rate)
         for step in range(_STEPS + 1):
@@ -63,11 +67,22 @@ def fall_of(model: torch.nn.Module, batch: Inputs, goal: Loss, chance: float) ->
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        best = min(best, value if math.isfinite(value) else math.inf)
-        with torch.no_grad():
-            for part, start in zip(weights, saved, strict=True):
-                part.copy_(start)
-    return best / unit
+        if value < best:
+            best, end = value, [part.detach().clone() for part in weights]
+        _set(weights, start)
+    after = first
+    _set(weights, end)
+    with suppress(BnmcError):
+        after = facts_of()
+    _set(weights, start)
+    return best / unit, after
+
+
+def _set(weights: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy values into parameters."""
+    with torch.no_grad():
+        for part, value in zip(weights, values, strict=True):
+            part.copy_(value)
 
 
 def facts_of_cures(

@@ -97,7 +97,7 @@ COLLECTION = {
     "all zero": Entry(lambda: changed(stack(3), scaled(0.0)), "no", "no"),
     "equal weights": Entry(lambda: changed(stack(3), _equal), "no", "no"),
     "shifted": Entry(lambda: stack(3), "no", "late", "shifted"),
-    "small batch": Entry(lambda: stack(3, norm=nn.BatchNorm1d), "late", "late", "patterns, four"),
+    "small batch": Entry(lambda: stack(3, norm=nn.BatchNorm1d), task="patterns, four"),
     "bfloat16": Entry(lambda: stack(3), precision="bfloat16"),
     "bfloat16, deep": Entry(lambda: stack(20), "no", "late", precision="bfloat16"),
     "pyramid": Entry(lambda: nn.Sequential(*with_norms(64, 48, 32, 16), nn.Linear(16, 10))),

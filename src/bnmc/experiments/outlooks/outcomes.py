@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from bnmc.torch.losses import as_loss
 from bnmc.torch.measuring import measure
 from bnmc.torch.models import as_inputs, torch
 from bnmc.torch.outlook import outlook_of
-from bnmc.torch.trying import fall_of
+from bnmc.torch.trying import steps_tried
 
 #: Samples of a task, of which each step draws a batch.
 _POOL = 1024
@@ -169,9 +170,12 @@ def outlooks_of(entry: Entry, seed: int) -> tuple[str, str, str]:
 
 def answers_of(model: Any, inputs: Any, labels: Any) -> tuple[str, str, str]:
     """Return the outlooks of SGD, of Adam, and of Adam with tries."""
-    measured = measure(model, inputs, labels=labels, cosines=False)
+    measure_it = partial(measure, model, inputs, labels=labels, cosines=False)
+    measured = measure_it()
     # With ``tries=True``, `measure` would try cures, too, which takes most of the time.
     goal: Any = as_loss(None, labels, len(inputs), inputs.device)
-    fall = fall_of(model, as_inputs(model, inputs), goal, measured.facts.chance)
-    tried = outlook_of(measured.draws, fall)
+    fall, after = steps_tried(
+        model, as_inputs(model, inputs), goal, measured.facts, lambda: measure_it().facts
+    )
+    tried = outlook_of(measured.draws, fall, after)
     return measured.outlook.sgd, measured.outlook.adam, tried.adam
