@@ -1,5 +1,6 @@
 """The facts of models, each from its definition."""
 
+import copy
 import dataclasses
 import math
 import time
@@ -164,18 +165,35 @@ def test_a_try_lowers_the_loss_and_changes_nothing():
     assert measure(model, batch, tries=True).fall is None
 
 
+def test_the_facts_after_a_try_are_those_of_a_plain_training():
+    start, batch, labels = mlp(2, 8), torch.randn(20, 8), torch.arange(20) % 3
+    ends = {}
+    for rate in (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1):
+        model = copy.deepcopy(start)
+        steps = torch.optim.Adam(model.parameters(), rate)
+        for _ in range(20):
+            steps.zero_grad()
+            nn.functional.cross_entropy(model(batch), labels).backward()
+            steps.step()
+        ends[float(nn.functional.cross_entropy(model(batch), labels))] = model
+    tried = measure(start, batch, labels=labels, tries=True)
+    assert tried.fall == pytest.approx(min(ends) / math.log(10.0))
+    assert repr(tried.after) == repr(measure(ends[min(ends)], batch, labels=labels).facts)
+
+
 def test_passes_of_a_try_are_counted_and_timed():
     """Against a model that counts and waits: its passes cannot be faster than it waits."""
     model, batch = mlp(2, 8), torch.randn(20, 8)
     calls = []
     model.register_forward_pre_hook(lambda *_: calls.append(time.sleep(0.003)))
     goal, inputs = as_loss(None, torch.arange(20) % 3, 20, "cpu"), as_inputs(model, batch)
+    first = measure(model, batch).facts
     before = digest_of(model)
     assert trying.seconds_of_a_pass(model, inputs, goal) > 0.003
     assert trying.seconds_of_a_pass(model, inputs, None) > 0.003
     assert digest_of(model) == before
     calls.clear()
-    trying.fall_of(model, inputs, goal, 1.0)
+    trying.steps_tried(model, inputs, goal, first, lambda: first)
     assert len(calls) == trying.PASSES
 
 
