@@ -175,7 +175,8 @@ def test_the_facts_after_a_try_are_those_of_a_plain_training():
             steps.zero_grad()
             nn.functional.cross_entropy(model(batch), labels).backward()
             steps.step()
-        ends[float(nn.functional.cross_entropy(model(batch), labels))] = model
+        with torch.no_grad():
+            ends[float(nn.functional.cross_entropy(model(batch), labels))] = model
     tried = measure(start, batch, labels=labels, tries=True)
     assert tried.fall == pytest.approx(min(ends) / math.log(10.0))
     assert repr(tried.after) == repr(measure(ends[min(ends)], batch, labels=labels).facts)
