@@ -203,7 +203,7 @@ def test_a_long_measurement_is_announced(run, monkeypatch):
         return 0.2
 
     monkeypatch.setattr(trying, "seconds_of_a_pass", seconds_of_a_pass)
-    monkeypatch.setattr(measuring, "fall_of", lambda *_: 0.5)  # it takes seconds
+    monkeypatch.setattr(measuring, "steps_tried", lambda *about: (0.5, about[3]))  # seconds
     status, out, err = run(f"{line} --tries --json")
     assert (status, json.loads(out)["networks"]) == (0, 1)
     # 148 passes take 29.6 s, and the random networks 10 s.
