@@ -192,6 +192,13 @@ EXCEPTIONS = {
     **dict.fromkeys(("chains", "rng", "width"), ("infinite_width.nngp", "infinite_width.ntk")),
 }
 
+#: A case of functions of a chain and a depth, and of networks and no depth.
+NO_DEPTH = {"depth": None}, ArgumentTypeError, r"^depth: .*pass depth=, or chain\.repeat\(3\)"
+NO_DEPTH_OF_NETWORK = (
+    {"network": Chain(9, 3), "depth": None}, ArgumentTypeError,
+    r"^depth: .*pass depth=, or network\.repeat\(3\)",
+)  # fmt: skip
+
 #: Cases of both averages over the layers, and of all distances between Gaussian laws.
 ERGODIC = [
     *values(burn_in=[1]),
@@ -294,6 +301,8 @@ OTHERS = {
 
 REFUSALS = {
     "backpropagate": [
+        NO_DEPTH,
+        ({"depth": None, "chain": 3}, ArgumentTypeError, "^chain: "),
         *values(loss=[np.ones((3, 4)), np.full((6, 3), np.nan)]),
         *types(loss=[None, np.square], loss_gradient=["squared"]),
         *names(observables=["hidden"]),
@@ -327,6 +336,7 @@ REFUSALS = {
             rtol=[0.0, 1.0], readout_gain=[0.0],
         ),
         *types(network=[3]),
+        NO_DEPTH_OF_NETWORK,
         *names(loss=["hinge"], parametrization=["default"]),
         ({"network": Chain(9, 3, weights="uniform").repeat(2)}, ArgumentError, "^weights: "),
         ({"network": Chain(9, 3, lambda x: x * x).repeat(1)}, ArgumentError, "derivative"),
@@ -348,7 +358,7 @@ REFUSALS = {
             loss=["hinge"], optimizer=["adam"], parametrization=["default"], start=["zero"],
             matrices=["implied"], batches=["all"], observables=["delta_gram", "state_gram"],
         ),
-        ({"network": Chain(9, 3), "depth": None}, ArgumentTypeError, "^depth: "),
+        NO_DEPTH_OF_NETWORK,
         ({"network": Chain(9, 3, norm="none").repeat(0), "inputs": np.ones((9, 3)),
           "labels": [0, 1, 0]}, ArgumentError, "^network: "),
         ({"network": Chain(9, 3, weights="uniform").repeat(2)}, ArgumentError, "^weights: "),
@@ -367,6 +377,7 @@ REFUSALS = {
         ({"steps": 10**7, "chains": 10**6}, TOO_LARGE, "steps"),
     ],
     "gradients.tangent_kernel": [
+        NO_DEPTH,
         *values(initial=[np.ones((3, 3))]),
         ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError, "^sampler: "),
         ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
@@ -375,16 +386,19 @@ REFUSALS = {
         ({"chain": Chain(100_000, 1000)}, TOO_LARGE, "probes"),
     ],
     "gradients.jacobian": [
+        NO_DEPTH,
         *values(directions=[0, 10**6], every=[0]),
         ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
         ({"chain": Chain(3000, 100, "relu"), "directions": None}, TOO_LARGE, "^directions"),
     ],
     "gradients.jacobian_law": [
+        NO_DEPTH,
         *values(mean_square=[0.0]),
         ({"chain": Chain(9, 4, norm="none", skip=1.0)}, ArgumentError, "^skip"),
         ({"chain": Chain(9, 6, "relu")}, ArgumentError, "^mean_square"),
     ],
     "gradients.extreme_singular_values": [
+        NO_DEPTH,
         *names(which=["middle"]),
         *values(rtol=[0.0, 1.0]),
         ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
@@ -512,8 +526,8 @@ REFUSALS = {
         ({"norm": "group"}, ArgumentError, "^norm: got 'group', .*in parentheses"),
         ({"norm": "group(0)"}, ArgumentError, "^groups: got 0"),
         ({"norm": "groups(2)"}, ArgumentError, "in parentheses"),
-        ({"norm": "leyer"}, UnknownNameError, "did you mean 'layer'"),
-        ({"norm": "instance"}, UnknownNameError, r"rms, group\(8\)$"),
+        ({"norm": "leyer"}, UnknownNameError, r"group\(g\) \(did you mean 'layer'\?\)"),
+        ({"norm": "instance"}, UnknownNameError, r"rms, group\(g\)$"),
         ({"norm": "layer", "width": 1}, ArgumentError, "^width: got 1, "),
     ],
     "FirstLayer": [
@@ -811,7 +825,11 @@ REFUSALS = {
     "MeanField.fixed_point": [
         *values(rtol=[0.0, -1.0, math.nan]),
         *unfit("norm", "skip"),
-        ({"chain": Chain(6, 3, norm="layer")}, ArgumentError, "^norm: .*CorrelationMap"),
+        *(({"chain": Chain(6, 3, norm=norm)}, ArgumentError,
+           r"^norm: got .* use bnmc\.mean_field\.CorrelationMap\.of\(chain\)\)$")
+          for norm in ("layer", "none")),
+        ({"chain": Chain.conv(6, 2, shape=(2, 2), kernel=(2, 2), norm="layer")}, ArgumentError,
+         r"CorrelationMap\.of\(chain\) of the fully connected chain, which has the same fixed"),
         ({"chain": Chain(6, 3, eps=1e-5)}, ArgumentError, "^eps: "),
         ({"chain": BIASED}, ArgumentError, "^bias_variance: got 0.1, allowed: 0 .*trajectory"),
         ({"chain": AFTER}, ArgumentError, "^order: got 'activation-norm', .*trajectory"),
@@ -896,6 +914,7 @@ REFUSALS = {
     "testing.from_images": values(shape=[(2, 0)]),
     "testing.gram_matrices": types(regular=[1]),
     "simulate, five layers": [
+        NO_DEPTH,
         *values(depth=[2**32], chains=[2**28 + 1], burn_in=[6]),
         *types(depth=[2.0], chains=[1.5], inputs=["a"], every=[1.0], sampler=[None],
                reduce=[3, None, [0]], observables=[3, None], initial=[None, {}, [[1, 2], [3]]],

@@ -173,6 +173,18 @@ def test_unknown_name_without_a_near_one():
     assert str(error) == "norm: got 'zzzzzz', allowed: batch, none"
 
 
+def test_of_many_names_the_message_has_the_nearest():
+    names = [f"figure-{number}" for number in range(60)]
+    error = errors.UnknownNameError("name", "figure-5x", names)
+    near = "figure-5, figure-59, figure-58"
+    assert str(error) == (
+        f"name: got 'figure-5x', allowed: one of 60 names, the nearest of which are {near} "
+        "(did you mean 'figure-5'?)"
+    )
+    assert error.names == tuple(names)
+    assert errors.UnknownNameError("name", "0000", names).suggestion is None
+
+
 def test_argument_errors_carry_their_fields():
     fields = {"argument": "width", "value": 0, "allowed": "an integer >= 1", "hint": "of neurons"}
     error = errors.ArgumentError(*fields.values())

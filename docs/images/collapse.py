@@ -10,7 +10,7 @@ WIDTH, BATCH, DEPTH = 256, 16, 40
 NETWORKS = {
     "ReLU, no norm": bnmc.Chain(WIDTH, BATCH, "relu", norm="none", gain=2**0.5),
     "ReLU, batch norm": bnmc.Chain(WIDTH, BATCH, "relu"),
-    "the same, with skip": bnmc.Chain(WIDTH, BATCH, "relu", skip=1.0, gain=0.5),
+    "ReLU, batch norm, skip": bnmc.Chain(WIDTH, BATCH, "relu", skip=1.0, gain=0.5),
     "tanh, no norm, gain 5/3": bnmc.Chain(WIDTH, BATCH, "tanh", norm="none", gain=5 / 3),
 }
 

@@ -12,6 +12,9 @@ from PIL import Image  # Matplotlib needs it too
 
 from bnmc import experiments
 
+#: Pixels of the width of a page.
+_PAGE = 860
+
 FOLDER = Path(__file__).parents[1] / "images" / "figures"
 
 
@@ -21,7 +24,8 @@ def keep(name: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}.png"
     figure = found.plot(plt.figure(layout="constrained"))
-    figure.savefig(path, dpi=72)
+    # Narrow figures become as wide as a page, at most by a quarter, with larger letters.
+    figure.savefig(path, dpi=max(72, min(90, _PAGE / figure.get_figwidth())))
     plt.close(figure)
     with Image.open(path) as picture:
         # The colours of thin curves are kept, too.

@@ -34,6 +34,9 @@ __all__ = [
 #: The longest description of a value in a message, in characters.
 _LONGEST_DESCRIPTION = 80
 
+#: The most names that a message lists.
+_MOST_NAMES = 40
+
 
 class BnmcError(Exception):
     """Base class of the errors of bnmc.
@@ -128,7 +131,7 @@ class UnknownNameError(ArgumentError):
     value : str
         The unknown name.
     names : iterable of str
-        The allowed names, in the order of the message.
+        The allowed names, in the order of the message, which has the nearest three of more than 40.
     hint : str, default ""
         What to do. By default it is the nearest name.
 
@@ -153,11 +156,16 @@ class UnknownNameError(ArgumentError):
         self.names = tuple(names)
         # The comparison ignores case: "ReLU" is near "relu".
         by_folded = {name.casefold(): name for name in self.names}
-        nearest = difflib.get_close_matches(value.casefold(), by_folded, n=1)
+        folded = value.casefold()
+        nearest = difflib.get_close_matches(folded, by_folded, n=1)
         self.suggestion = by_folded[nearest[0]] if nearest else None
         if self.suggestion is not None:
             hint = hint or f"did you mean {self.suggestion!r}?"
-        super().__init__(argument, value, ", ".join(self.names), hint)
+        allowed = ", ".join(self.names)
+        if len(self.names) > _MOST_NAMES:
+            near = [by_folded[name] for name in difflib.get_close_matches(folded, by_folded, 3, 0)]
+            allowed = f"one of {len(self.names)} names, the nearest of which are {', '.join(near)}"
+        super().__init__(argument, value, allowed, hint)
 
 
 class ResultTooLargeError(ArgumentError, MemoryError):

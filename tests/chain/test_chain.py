@@ -208,6 +208,18 @@ def test_blocks_are_values():
         as_chain(Network(ACROSS))
 
 
+def test_heads_of_results_have_a_short_text_of_a_network():
+    small = Network((WIDE, 1))
+    assert str(small) == repr(small)
+    deep = Network.of(width=[9, 8, 8, 5], batch=4, activation="tanh", norm="none")
+    assert str(deep) == "network of 3 layers, widths 5 to 9, batch 4"
+    assert str(Network.of(width=7, depth=9, batch=4, gain=lambda layer: layer)) == (
+        "network of 9 layers, width 7, batch 4"
+    )
+    head, *_ = str(bnmc.backpropagate(deep, chains=1, rng=0)).splitlines()
+    assert head == f"{deep}: gradients of 1 network, 3 layers, loss 'gaussian'"
+
+
 def test_layer_0_of_a_block_is_the_layer_before():
     """Alone, a block has the first chain of its branch as layer 0."""
     assert Network(BLOCK2).first == NARROW
@@ -287,7 +299,7 @@ def test_stages_that_do_not_fit_are_refused(stages, message):
     [
         ({"width": [8]}, "width: .*2 to"),
         ({"width": [8, 5], "depth": 1}, "depth: got 1"),
-        ({"width": 8}, "depth: got None"),
+        ({"width": 8}, "depth: got None.*list of widths"),
         ({"width": [8, 5], "gain": [1.0, 2.0]}, "gain: .*list of 1 values"),
         ({"width": [8, 5], "gain": lambda layer: 0.0}, "gain: got 0.0"),
     ],

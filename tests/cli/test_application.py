@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,16 @@ def test_a_command_has_the_result_of_the_library(printed, document_of, line):
 
 def test_five_norms_are_the_default(document_of):
     table = document_of(f"{NORMS} --seed 1")["rows"]
-    assert [row["norm"] for row in table] == ["batch", "layer", "rms", "group(8)", "none"]
+    norms = dict.fromkeys(row["norm"] for row in table)
+    assert list(norms) == ["batch", "layer", "rms", "group(8)", "none"]
+
+
+def test_compared_norms_fit_a_terminal_and_appear_once(printed):
+    out = printed(f"{NORMS} --seed 1")
+    assert max(map(len, out.splitlines())) <= 100
+    _, rows, *findings = out.split("\n\n")
+    assert len(rows.splitlines()) == 1 + 5 * 4
+    assert not re.search(r"\d", findings[0].replace("group(8)", "").replace("After 4", ""))
 
 
 def test_threads_change_no_result(document_of):
@@ -162,6 +172,9 @@ REFUSED = {
     f"certify {CHAIN} --threads 0": "threads: got 0",
     "certify --width 100000 --batch 100 --no-progress": "hours: got 1.0, allowed: at least ",
     "rates --batch 1": "batch",
+    "simulate --norm layer --batch 0": "<= 1740 (there are 1740 digits)",
+    "figure nosuch": "allowed: one of ",
+    "figure bridging-1x": "did you mean 'bridging-1",
     "check --samples x.txt": "samples (by its suffix): got '.txt'",
     "check --samples missing.npy": "missing.npy",
     "regularity --gamma nan": "gamma",

@@ -313,6 +313,29 @@ def test_singular_values_beyond_float64():
     assert ours.to_dict()["rows"][0]["mean"] == math.inf
 
 
+@pytest.mark.parametrize(
+    ("chain", "initial", "reason"),
+    [
+        (Chain(6, 3), np.vander(np.arange(1.0, 7.0), 3),
+         "initial: got 'ndarray', allowed: \"gaussian\" (under a norm over the batch the law is "
+         "known for this start only)"),
+        (Chain(6, 2, "sin", norm="none"), [[1.0, 2.0]] * 6,
+         "initial: got 'mean squares 0.7081 to 0.8268', allowed: equal mean squares (the law "
+         "depends on the mean square of the activations a_0 of a sample)"),
+    ],
+)  # fmt: skip
+def test_an_unknown_law_has_a_reason_in_place_of_columns(chain, initial, reason):
+    ours = jacobian(chain, 2, chains=2, initial=initial, rng=3)
+    with pytest.raises(errors.ArgumentError) as refused:
+        ours.law()
+    assert str(refused.value) == reason == ours.to_dict()["reason"]
+    _, heads, *rows, last = str(ours).splitlines()
+    assert heads.split() == ["layer", "mean", "s²", "variance/mean²", "largest/mean"]
+    assert {len(row.split()) for row in rows} == {4}
+    assert last == f"limit of infinite width unknown: {reason}"
+    assert jacobian(chain, 2, chains=2, rng=3).to_dict()["reason"] == ""
+
+
 def test_the_kept_layers_are_those_of_a_shorter_run():
     chain = Chain(10, 1, "relu", norm="none")
     every, last = (jacobian(chain, 4, every=step, chains=2, rng=3) for step in (1, 3))

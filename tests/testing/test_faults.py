@@ -187,6 +187,31 @@ def causes_of(step, chain):
     return " ".join(caught.value.causes)
 
 
+def relu(x):
+    return np.maximum(x, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("activation", "share", "scale", "words"),
+    [
+        (relu, 0.1, 1 / 0.9, r"^a share 0.1 of the activations is 0 at random: dropout.*\?$"),
+        (relu, 0.3, 1.0, r"a share 0.3 of .*dropout.* rows are scaled by 0.[67]"),
+        (lambda x: x / (1 + np.abs(x)), 0.0, 1.0,
+         r"^the activation is not relu, .*: f\(-1\) = -0.[45]\d, f\(0\) = -?0.0\d, "
+         r"f\(1\) = 0.[45]\d\?$"),
+    ],
+)  # fmt: skip
+def test_dropout_and_activations_that_are_not_built_in_are_named(activation, share, scale, words):
+    chain, rng = bnmc.Chain(20, 4, "relu"), np.random.default_rng(0)
+
+    def step(h):
+        a = activation(standardised(h, axis=1))
+        mask = scale * (rng.random(a.shape) >= share)
+        return rng.standard_normal((20, 20)) @ (mask * a) / np.sqrt(20)
+
+    assert re.search(words, causes_of(step, chain))
+
+
 def test_kernels_of_other_sizes_are_tried():
     """Squares and single rows or columns up to 7 x 7 that fit in the image, and the transposed."""
     chain = bnmc.Chain.conv(16, 1, "relu", shape=(8, 6), kernel=(3, 2))

@@ -423,6 +423,7 @@ def test_the_error_says_what_was_seen_and_survives_pickling():
     assert first == f"not the law of {RELU}, seen in {error.calls} calls"
     assert others[0] == f"most likely: {error.causes[0]}"
     assert "eps = 1e-05" in others[0]
+    assert others[len(error.causes)].startswith("failed tests: measured, expected ± standard error")
     assert "tiny variance" in str(error)
     assert error.failures[0].p_value <= error.failures[-1].p_value <= 1e-6
     copy = pickle.loads(pickle.dumps(error))

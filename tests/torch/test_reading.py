@@ -502,7 +502,7 @@ def test_networks(name):
     assert reading.network == layers_of(*layers)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     assert reading.layers == tuple(name for name in linear if not name.endswith("other"))
-    assert str(reading) == str(reading.network)
+    assert str(reading) == repr(reading.network)
 
 
 def test_network_of_equal_layers_has_the_chain():

@@ -358,6 +358,22 @@ def test_bits_texts_and_pictures():
         assert largest_rate(other, X, chains=1, rng=0).multiples is None
 
 
+@pytest.mark.parametrize(
+    ("eigenvalue", "cells"),
+    [
+        (50_000.0, ["4.005e-05 ± 2.315e-07", "3.950e-05", "1.602e-04", "2.403e-04"]),
+        (500.0, ["0.004005 ± 0.000023", "0.00395", "0.01602", "0.02403"]),
+    ],
+)
+def test_all_rates_of_a_table_have_one_notation(eigenvalue, cells):
+    values = eigenvalue * np.array([0.99, 1.0, 1.01, 1.0 / 1.005])
+    ours = stable_rates.LargestRate(
+        network_of(100, 2, "relu"), "squared", "standard", values,
+        eigenvalue * (4.0e-5 / 3.95e-5), "", 0,
+    )  # fmt: skip
+    assert [line.split("  ")[-1].strip() for line in str(ours).splitlines()[2:]] == cells
+
+
 def test_gradients_has_it_too():
     assert bnmc.gradients.largest_rate is bnmc.training.largest_rate
     with pytest.raises(AttributeError, match="bnmc.gradients.*'largest'"):

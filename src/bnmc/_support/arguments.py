@@ -97,7 +97,9 @@ def instance(name: str, value: object, kind: type[T], allowed: str) -> T:
     return value
 
 
-def integer(name: str, value: object, *, low: int | None = None, high: int | None = None) -> int:
+def integer(
+    name: str, value: object, *, low: int | None = None, high: int | None = None, hint: str = ""
+) -> int:
     """Return `value` as a Python integer in [low, high].
 
     Parameters
@@ -108,6 +110,8 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
         A Python or NumPy integer. A bool raises, and so does 3.0.
     low, high : int, optional
         Inclusive bounds.
+    hint : str, default ""
+        The reason of the bounds, for the message.
 
     Returns
     -------
@@ -133,7 +137,7 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
     allowed = f"an integer{bounds}"
     number = int(_scalar(name, value, Integral, allowed))
     if not bounds.hold(number):
-        raise ArgumentError(name, number, allowed)
+        raise ArgumentError(name, number, allowed, hint)
     return number
 
 

@@ -578,6 +578,9 @@ class Network:
             if depth is not None:
                 raise ArgumentError("depth", depth, "None with a list of widths")
             widths = list(width)
+        elif depth is None:
+            hint = "one width has no number of layers: pass depth=, or a list of widths"
+            raise ArgumentTypeError("depth", depth, "an integer >= 1", hint)
         else:
             widths = [width] * (1 + integer("depth", depth, low=1, high=_MOST_LISTED))
         if not 2 <= len(widths) <= _MOST_LISTED + 1:
@@ -598,6 +601,14 @@ class Network:
 
     def __repr__(self) -> str:
         return f"Network({', '.join(map(repr, self.stages))})"
+
+    def __str__(self) -> str:
+        """Return the `repr` if it is short, or else a line with depth, widths and batch."""
+        if len(text := repr(self)) < _LONGEST_TEXT:
+            return text
+        widths = sorted({chain.width for chain in self.chains})
+        ends = f"width {widths[0]}" if len(widths) == 1 else f"widths {widths[0]} to {widths[-1]}"
+        return f"network of {self.depth} layers, {ends}, batch {self.batch}"
 
     def __add__(self, other: object) -> Network:
         if not isinstance(other, Network):
@@ -966,6 +977,9 @@ def _spans_of_stage(stage: Stage) -> Iterator[_Span]:
     yield from spans
 
 
+#: Characters of the `repr` of a network that is its `str`, too.
+_LONGEST_TEXT = 100
+
 #: Types of values by layer.
 _LISTS = list, tuple, range, np.ndarray
 
@@ -1047,11 +1061,17 @@ def as_chain(chain: object) -> Chain:
 
 
 def as_network(
-    chain: object, depth: object = None, *, low: int = 0, default: int | None = None
+    chain: object,
+    depth: object = None,
+    *,
+    low: int = 0,
+    default: int | None = None,
+    name: str = "chain",
 ) -> Network:
     """Return the network that the arguments `chain` and `depth` of a function mean, or raise.
 
-    `low` is the least depth, and `default` that of a chain without one.
+    `low` is the least depth, `default` that of a chain without one, and `name` the name of the
+    argument `chain`.
 
     Raises
     ------
@@ -1060,12 +1080,17 @@ def as_network(
     """
     if isinstance(chain, Network):
         if depth is not None:
+            integer("depth", depth, low=0)
             raise ArgumentError("depth", depth, "None with a network, which has a depth")
         if chain.depth < low:
-            raise ArgumentError("chain", chain, f"a network of at least {low} layers")
+            raise ArgumentError(name, chain, f"a network of at least {low} layers")
         return chain
+    repeated = instance(name, chain, Chain, "a bnmc.Chain or a bnmc.Network")
+    if depth is None and default is None:
+        hint = f"a Chain has no number of layers: pass depth=, or {name}.repeat({max(low, 3)})"
+        raise ArgumentTypeError("depth", depth, f"an integer >= {low}", hint)
     number = integer("depth", default if depth is None else depth, low=low, high=MOST_LAYERS - 1)
-    return Network((instance("chain", chain, Chain, "a bnmc.Chain or a bnmc.Network"), number))
+    return repeated.repeat(number)
 
 
 def require_no_blocks(network: Network, hint: str, name: str = "chain") -> None:

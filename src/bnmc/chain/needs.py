@@ -128,14 +128,16 @@ PAIRWISE = Need(
     "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)",
 )
 
+_PAIRS = "without a norm over the batch use bnmc.mean_field.CorrelationMap.of(chain)"
+
 #: A fixed point of the map of Gram matrices that all permutations of samples preserve, with a
 #: Jacobian.
 SYMMETRIC_FIXED_POINT = (
     NORM_OVER_BATCH._replace(
-        hint="without a norm over the batch the map acts on pairs of samples: use "
-        "bnmc.mean_field.CorrelationMap.of(chain); a convolution has the same fixed points as the "
-        "fully connected chain"
+        holds=lambda chain: chain.convolution is None or NORM_OVER_BATCH.holds(chain),
+        hint=f"{_PAIRS} of the fully connected chain, which has the same fixed points",
     ),
+    NORM_OVER_BATCH._replace(hint=_PAIRS),
     NO_BIAS._replace(
         holds=lambda chain: not chain.shows_bias,
         hint="with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory",

@@ -223,5 +223,5 @@ def as_norm(norm: str | Norm) -> Norm:
     if isinstance(norm, str) and norm.startswith("group"):
         if match := _OF_GROUPS.fullmatch(norm):
             return GroupNorm(int(match[1]))
-        raise ArgumentError("norm", norm, "the number of groups in parentheses: 'group(8)'")
-    return _ALL[NORMS.index(choice("norm", norm, (*NORMS, "group(8)")))]
+        raise ArgumentError("norm", norm, "the number of groups in parentheses, such as 'group(8)'")
+    return _ALL[NORMS.index(choice("norm", norm, (*NORMS, "group(g)")))]

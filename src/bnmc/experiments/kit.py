@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -199,6 +200,8 @@ class Column:
     units : str
         "1" for numbers without a unit.
     chains : int
+    within : tuple of float
+        The least and the largest possible value; intervals end there.
     """
 
     name: str
@@ -207,6 +210,7 @@ class Column:
     text: str
     units: str = "1"
     chains: int = 0
+    within: tuple[float, float] = (-math.inf, math.inf)
 
     def at(self, **places: int) -> Column:
         """Return the column at places, by number, of some axes."""
@@ -221,7 +225,8 @@ class Column:
     def ends(self) -> Float64Array:
         """Return values and ends of intervals along a new last axis of length 3 or, without, 1."""
         if self.chains:
-            return self.values
+            ends = np.clip(self.values[..., 1:], *self.within)
+            return np.concatenate([self.values[..., :1], ends], axis=-1)
         if self.values.dtype != object:
             return self.values[..., None]
         ends = [_ends(value) for value in self.values.ravel()]
@@ -237,11 +242,17 @@ class Column:
         ):
             value: Any = self.values[place]
             if self.chains:
-                value = mean_of_band(value, self.chains) if np.isfinite(value).all() else None
+                value = self._estimate(value) if np.isfinite(value).all() else None
             elif isinstance(value, np.generic):
                 value = value.item()
             cells[tuple(map(_label, labels))] = value if value == value else None
         return cells
+
+    def _estimate(self, band: Float64Array) -> Estimate:
+        """Return one mean over networks with an interval of possible values."""
+        estimate = mean_of_band(band, self.chains)
+        low, high = np.clip(estimate.ci, *self.within)
+        return replace(estimate, ci=(float(low), float(high)))
 
 
 class Results:
@@ -275,6 +286,7 @@ class Results:
         text: str,
         units: str = "1",
         chains: int = 0,
+        within: tuple[float, float] = (-math.inf, math.inf),
     ) -> Column:
         """Add numbers or estimates over some axes.
 
@@ -294,8 +306,12 @@ class Results:
         chains : int, default 0
             If it is not 0, `values` have a last axis with the mean over so many networks and the
             ends of its interval, as `banded` returns them.
+        within : tuple of float, default (-inf, inf)
+            The least and the largest possible value, where such intervals end.
         """
-        column = replace(self.column(dims, values, chains), name=name, text=text, units=units)
+        column = replace(
+            self.column(dims, values, chains), name=name, text=text, units=units, within=within
+        )
         self._columns.append(column)
         return column
 
@@ -316,10 +332,14 @@ class Results:
         samples: Mapping[Point, Float64Array],
         text: str,
         units: str = "1",
+        within: tuple[float, float] = (-math.inf, math.inf),
     ) -> Column:
-        """Add means over networks, with Student's intervals, of arrays (networks, …) by point."""
+        """Add means over networks, with Student's intervals, of arrays (networks, …) by point.
+
+        `within` are the least and the largest possible value, where intervals end.
+        """
         count = len(next(iter(samples.values())))
-        return self.add(name, dims, each(samples, banded), text, units, count)
+        return self.add(name, dims, each(samples, banded), text, units, count, within)
 
     def add_range(
         self,

@@ -140,6 +140,15 @@ def draw_band(
     band(ax, x, mean, low, high, colour=colour, label=label, **line)
 
 
+def part_linear(ax: Axes, axis: str, threshold: float) -> None:
+    """Make an axis that has its label logarithmic beyond ±threshold, and linear in a grey band."""
+    getattr(ax, f"set_{axis}scale")("symlog", linthresh=threshold)
+    limits, label = (getattr(ax, f"get_{axis}{name}")() for name in ("lim", "label"))
+    span = ax.axhspan if axis == "y" else ax.axvspan
+    span(-threshold, threshold, color="black", alpha=0.08, linewidth=0)
+    ax.set(**{f"{axis}lim": limits, f"{axis}label": f"{label} (grey: linear)"})
+
+
 def label_widths(ax: Axes, widths: Sequence[int] | NDArray[Any]) -> None:
     """Make the horizontal axis logarithmic, with one tick per width."""
     from matplotlib.ticker import NullLocator

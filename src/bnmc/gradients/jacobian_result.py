@@ -51,8 +51,8 @@ class Jacobian(Drawn, Result):
         infinite width.
     key : int
         The 64-bit key of all random numbers: as `rng` it repeats the call.
-    starts_normal : bool
-        Whether the start is "gaussian".
+    initial : str
+        The start: "gaussian", or the type of another one.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Jacobian(Drawn, Result):
     features: int
     mean_squares: tuple[float, float] = field(repr=False)
     key: int = field(repr=False)
-    starts_normal: bool = field(repr=False)
+    initial: str = field(repr=False)
 
     @property
     def chains(self) -> int:
@@ -157,14 +157,15 @@ class Jacobian(Drawn, Result):
         depth = self.depth if layer is None else layer
         network = self.network.until(depth)
         if network.layer(1).rows.norm.axis == "batch":
-            if not self.starts_normal:
-                raise ArgumentError("initial", "another one", '"gaussian", for the limit law')
+            if self.initial != "gaussian":
+                hint = "under a norm over the batch the law is known for this start only"
+                raise ArgumentError("initial", self.initial, '"gaussian"', hint)
             return jacobian_law(network)
         low, high = (jacobian_law(network, mean_square=each) for each in self.mean_squares)
         if not math.isclose(low.log_mean, high.log_mean, rel_tol=1e-9, abs_tol=1e-9):
-            raise ArgumentError(
-                "initial", self.mean_squares, "samples of equal mean square, for the limit law"
-            )
+            ends = " to ".join(f"{each:.4g}" for each in self.mean_squares)
+            hint = "the law depends on the mean square of the activations a_0 of a sample"
+            raise ArgumentError("initial", f"mean squares {ends}", "equal mean squares", hint)
         return low
 
     @property
@@ -205,24 +206,28 @@ class Jacobian(Drawn, Result):
             "layer", "mean s²", "variance/mean²", "largest/mean", "limit of mean",
             "variance/mean²", "largest/mean",
         ]  # fmt: skip
+        table, reason = self._rows()
+        columns = len(heads) if any(row["limit_mean"] is not None for row in table) else 4
         rows = [
-            [str(row["layer"]), *(_number(row[name]) for name in list(row)[1:])]
-            for row in self._rows()
+            [str(row["layer"]), *(_number(row[name]) for name in list(row)[1:columns])]
+            for row in table
         ]
-        return f"{head}\n{text_table(heads, rows, align='>')}"
+        told = f"\nlimit of infinite width unknown: {reason}" if reason else ""
+        return f"{head}\n{text_table(heads[:columns], rows, align='>')}{told}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `print` shows, for `json.dumps`."""
+        rows, reason = self._rows()
         return {
             "chain": self.network.shown.as_json(), "depth": self.depth, "chains": self.chains,
             "directions": self.log_singular_values.shape[-1], "features": self.features,
-            "rows": self._rows(), "key": str(self.key),
+            "rows": rows, "reason": reason, "key": str(self.key),
         }  # fmt: skip
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return means over networks of some layers, and their limits."""
+    def _rows(self) -> tuple[list[dict[str, Any]], str]:
+        """Return means over networks of some layers with their limits, and why one is unknown."""
         last = len(self.layers) - 1
-        rows = []
+        rows, reason = [], ""
         for slot in sorted({round(k * last / (_SHOWN - 1)) for k in range(_SHOWN)}):
             layer = int(self.layers[slot])
             logs = 2.0 * self.log_singular_values[:, slot]
@@ -243,13 +248,13 @@ class Jacobian(Drawn, Result):
             }  # fmt: skip
             try:
                 law = self.law(layer)
-            except BnmcError:
-                law = None
+            except BnmcError as error:
+                law, reason = None, str(error)
             if law is not None:
                 row["limit_mean"], row["limit_dispersion"] = law.mean, law.dispersion
                 row["limit_largest_over_mean"] = law.largest_over_mean
             rows.append(row)
-        return rows
+        return rows, reason
 
     def _squares(self, layer: int | None) -> Float64Array:
         """Return the squared singular values of a layer, (chains, samples, directions)."""

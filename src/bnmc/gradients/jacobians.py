@@ -156,7 +156,7 @@ def jacobian(
             network=network, depth=network.depth,
             layers=run.recorded.layers(0, run.recorded.count), log_singular_values=np.stack(parts),
             features=features, mean_squares=mean_squares, key=run.key,
-            starts_normal=isinstance(initial, str) and initial == "gaussian",
+            initial=initial if isinstance(initial, str) else type(initial).__name__,
         )  # fmt: skip
 
     return joined(parallel.results(calls, "jacobian", "chains", joined))

@@ -43,6 +43,12 @@ _ENOUGH, _NOISE = 0.1, 3.0
 #: Number of mistakes beside which ε is fitted.
 _WITH_EPS = 4
 
+#: Shares of activations that dropout may set to 0.
+_SHARES = (1e-3, 0.99)
+
+#: Number of values of an unknown activation, and the cost of values without a likelihood.
+_POINTS, _NO_CHANCE = 13, 1e9
+
 #: Grid of log₁₀ ε.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 
@@ -145,7 +151,8 @@ def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault
     evidence = _Evidence(chain, states)
     right, *wrong = _faults(chain)
     with np.errstate(all="ignore"):  # overflows give a likelihood of 0
-        fits = evidence.compared([right, *wrong, *_with_eps(chain, right, evidence)])
+        fitted = (*_with_eps(chain, right, evidence), *_with_dropout(chain, right, evidence))
+        fits = evidence.compared([right, *wrong, *fitted])
         # Against covariances without a model, the true one lacks half a unit per free entry.
         noise = 0.5 * sum(len(gram) * (len(gram) + 1) / 2 for gram in evidence.grams)
         if fits[0].lacking > _NOISE * noise and evidence.error(fits[0]) > _ENOUGH:
@@ -392,6 +399,72 @@ def _with_best_eps(with_eps: Callable[[float], Fault], evidence: _Evidence) -> I
         whole = round(least.x)
         log_eps = whole if cost(whole) - least.fun < 8.0 else float(least.x)
         yield with_eps(10.0**log_eps)
+
+
+def _with_dropout(chain: Chain, right: Fault, evidence: _Evidence) -> Iterator[Fault]:
+    """Yield steps that drop the best share of the activations, without and with a scale.
+
+    If a share p of the activations is 0 and the others are divided by 1 − p, then the expectation
+    of aᵀa keeps its other entries, and its diagonal is divided by 1 − p.
+    """
+    from scipy.optimize import minimize_scalar
+
+    if chain.is_orthogonal:
+        return
+    covariance = right.step.covariance
+
+    def dropping(share: float) -> Fault:
+        text = f"a share {share:.2g} of the activations is 0 at random: dropout, in training mode?"
+        factor = 1.0 / (1.0 - share)
+
+        def dropped(gram: Float64Array) -> Float64Array:
+            return covariance(gram + (factor - 1.0) * np.diag(np.diagonal(gram)))
+
+        return right.but(text, parameters=1, covariance=dropped)
+
+    for free in (False, True):
+
+        def cost(share: float, free: bool = free) -> float:
+            return -evidence.likelihood(evidence.predicted(dropping(share)), free)[0]
+
+        least = minimize_scalar(cost, bounds=_SHARES, method="bounded", options={"xatol": 1e-3})
+        yield dropping(float(least.x))
+
+
+# --- an activation that is not built in
+
+
+def another_activation(chain: Chain, states: Sequence[CallsOnState]) -> str:
+    """Return in words an activation f that explains the covariances of h', or "".
+
+    f interpolates linearly between its values at some points, which are fitted.
+    """
+    from scipy.optimize import minimize
+
+    evidence, right = _Evidence(chain, states), next(_faults(chain))
+    if right.step.norm_is_last or chain.normalization.is_identity:
+        return ""
+    seen = [right.step.norm(chain.gain * state.layer.y[0]) for state in states]
+    largest = max(float(np.abs(x).max()) for x in seen)
+    points = np.linspace(-largest, largest, _POINTS)
+
+    def through(values: Float64Array) -> Fault:
+        return right.but(activation=lambda x: np.interp(x, points, values))
+
+    def cost(values: Float64Array) -> float:
+        likelihood, _ = evidence.likelihood(evidence.predicted(through(values)), False)
+        return -likelihood / evidence.directions if math.isfinite(likelihood) else _NO_CHANCE
+
+    with np.errstate(all="ignore"):
+        start = chain.activation(points) + 0.1 * points
+        values = minimize(cost, start, method="L-BFGS-B").x
+        fit = min(evidence.compared([through(values)]), key=lambda fit: fit.cost)
+    if not evidence.error(fit) < _ENOUGH:
+        return ""
+    if values @ chain.activation(points) < 0.0:
+        values = -values  # it has the same covariances
+    shown = ", ".join(f"f({x}) = {np.interp(x, points, values):.2f}" for x in (-1, 0, 1))
+    return f"the activation is not {chain.activation.name}, and none that is built in: {shown}?"
 
 
 # --- convolutions: the covariances and the norms that mistakes lead to

@@ -317,6 +317,8 @@ def _failures(test: SequentialTest | NetworkTest, calls: int, alpha: float) -> t
 def _lines(failures: Iterable[Claim]) -> Iterator[str]:
     """Yield the lines of a message about failed claims."""
     rows = list(failures)
+    if rows:
+        yield "failed tests: measured, expected ± standard error if the law is right (p-value)"
     for row in rows[:_SHOWN]:
         expected = "" if row.expected is None else f", expected {row.expected:.4g}"
         error = "" if row.stderr is None else f" ± {row.stderr:.2g}"

@@ -94,7 +94,7 @@ class ModelNetwork(Result):
     def __str__(self) -> str:
         dropped = [f"without dropout: {', '.join(self.dropouts)}"] if self.dropouts else []
         unfit = (f"does not fit: {text}" for text in self.unfit)
-        return "\n".join([str(self.network), *dropped, *unfit])
+        return "\n".join([repr(self.network), *dropped, *unfit])
 
 
 @dataclass(frozen=True)

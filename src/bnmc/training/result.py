@@ -331,7 +331,7 @@ class Training(Recordings):
         heads = ["step", *(name.replace("_", " ") for name in self._columns())]
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         lines = [
-            f"{_short(self.network)}: {networks}, {self.batch_loss.shape[1]} steps",
+            f"{self.network.shown}: {networks}, {self.batch_loss.shape[1]} steps",
             ", ".join(f"{name} {_text(value)}" for name, value in self.settings.items()),
             text_table(heads, rows, align=">"),
         ]
@@ -419,9 +419,3 @@ def _cell(number: Mapping[str, float]) -> str:
 
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _short(network: Network) -> str:
-    """Return a network in one line."""
-    text = str(network.shown)
-    return text if len(text) < 100 else f"network of {network.depth} layers"

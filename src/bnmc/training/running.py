@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import (
     choice,
     draw_key,
     finite_array,
-    instance,
     integer,
     integers,
     precision,
@@ -29,7 +27,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, duration_text, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, results_of, thread_count
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, as_network
 from bnmc.errors import ArgumentError, Interrupted
 from bnmc.gradients.directions import targets_of
 from bnmc.infinite_width.scalings import Scaling
@@ -248,7 +246,7 @@ def train(
     >>> bool(run.loss[0, 2] < run.loss[0, 0])
     True
     """
-    layered = as_trained_network(network, depth)
+    layered = as_network(network, depth, name="network")
     for chain in layered.chains:
         require_derivative(chain.activation)
     x = finite_array("inputs", inputs, shape=("features", "samples")).astype(np.float64)
@@ -355,16 +353,6 @@ class _Networks(Calls[Part]):
             int(self._watch.steps[part]) for part in range(self.parts) if not following[part]
         )
         return done + begun, total
-
-
-def as_trained_network(network: object, depth: object) -> Network:
-    """Return the network of the arguments `network` and `depth`, or raise."""
-    if isinstance(network, Chain):
-        return network.repeat(integer("depth", depth, low=0, high=MOST_LAYERS - 1))
-    if depth is not None:
-        integer("depth", depth, low=0)
-        raise ArgumentError("depth", depth, "None with a network, which has a depth")
-    return instance("network", network, Network, "a bnmc.Network, or a bnmc.Chain with depth=")
 
 
 def _as_batches(

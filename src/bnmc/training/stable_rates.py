@@ -17,7 +17,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result, text_table
 from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, as_network
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError, ZeroVarianceError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.lanczos import extreme_eigenvalue
@@ -31,7 +31,6 @@ from bnmc.plot import axes
 from bnmc.plot.drawn import Drawn
 from bnmc.training.architecture import ONES, Architecture, architecture_of
 from bnmc.training.passes import Model, Tape
-from bnmc.training.running import as_trained_network
 from bnmc.training.scalings import HIDDEN, powers_of
 from bnmc.training.steps import LOSSES
 
@@ -56,6 +55,10 @@ _MULTIPLES = {
     (None, "layer"): (1.5, 3.0),
     (None, "batch"): (1.5, 6.0),
 }
+
+
+#: Rates below this are printed with exponents.
+_SMALL = 1e-3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -171,7 +174,7 @@ class LargestRate(Drawn, Result):
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         head = f"{self.network.shown}: largest learning rates of {networks}, loss {self.loss!r}"
         rows = [(name, "-" if value is None else value) for name, value in self._rows()]
-        table = text_table(("quantity", "value"), rows, align="<>")
+        table = text_table(("quantity", "value"), rows, align="<<")
         reason = f"\nλ at infinite width is not known: {self.reason}" if self.reason else ""
         return f"{head}\n{table}{reason}"
 
@@ -187,18 +190,19 @@ class LargestRate(Drawn, Result):
         }  # fmt: skip
 
     def _rows(self) -> list[tuple[str, str | None]]:
-        rate = float(self.rates.mean())
+        rate, limit = float(self.rates.mean()), self.limit_rate
+        # One notation for all rates.
+        digits, of_estimate = (".3e", ".3e") if rate < _SMALL else (".4g", "")
         try:
-            shown = str(self.rate())
+            shown = f"{self.rate():{of_estimate}}"
         except PartialEstimateError:
-            shown = f"{rate:.4g}"
-        limit = self.limit_rate
+            shown = f"{rate:{digits}}"
         ends: list[str | None] = [None, None]
         if self.multiples is not None:
-            ends = [f"{multiple * rate:.4g}" for multiple in self.multiples]
+            ends = [f"{multiple * rate:{digits}}" for multiple in self.multiples]
         return [
             ("linearized: stable below 2/λ", shown),
-            ("the same at infinite width", None if limit is None else f"{limit:.4g}"),
+            ("the same at infinite width", None if limit is None else f"{limit:{digits}}"),
             ("gradient descent converges below about", ends[0]),
             ("gradient descent fails above about", ends[1]),
         ]
@@ -325,7 +329,7 @@ def largest_rate(
     >>> print(f"{found.rate()}, at infinite width {found.limit_rate:.5f}")
     0.01006 ± 0.00016, at infinite width 0.01001
     """
-    layered = as_trained_network(network, depth)
+    layered = as_network(network, depth, name="network")
     for chain in layered.chains:
         require_derivative(chain.activation)
     x = finite_array("inputs", inputs, shape=("features", layered.batch)).astype(np.float64)

@@ -73,14 +73,23 @@ def test_gradients_of_tanh_whose_size_changes():
     assert (np.abs(band[:, :-1, 0] - logs) <= quantile * stderr[:, :-1] + 10 / 400).all()
 
 
+def test_intervals_have_possible_values_only(data, figure):
+    """Ranks are at least 1 and at most the batch; the band of the picture ends there, too."""
+    assert float(data["soft_rank_high"].max()) == N
+    assert float(data["gap_high"].max()) <= np.sqrt(1 - 1 / N)
+    sizes = {"norms": ("none",), "width": 30, "batch": 4, "depth": 40, "chains": 2}
+    low = beyond.norms(rng=1, **sizes).data
+    assert 1.0 <= float(low["soft_rank_low"].min()) < float(low["soft_rank"].min() + 1)
+    assert float(low["correlation_high"].max()) <= 1.0
+
+
 def test_norms_without_a_prediction_have_none():
     norms = "batch-uncentred", "batch"
     result = beyond.norms(norms=norms, width=20, batch=3, depth=4, chains=2, rng=5)
     predicted = result.data["gap_predicted"]
     assert np.isnan(predicted.sel(norm="batch-uncentred")).all()
     assert np.isnan(result.data["log_norm_predicted"]).all()
-    assert result.table.rows[0][2] is None
-    assert "mean field" not in result.findings[0]
+    assert [row[3] is None for row in result.table.rows] == 4 * [True] + 3 * [False] + [True]
     assert float(result.data["correlation_predicted"][1, 0]) == pytest.approx(relu_map(-0.5)[0])
 
 

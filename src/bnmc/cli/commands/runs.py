@@ -180,7 +180,8 @@ def _read_batch(
     is_unclear = not (samples_first or features_first) and x.shape[1] > x.shape[0]
     if is_unclear and _rows_are_samples(path, *x.shape):
         x = read_input(path, array=array, samples_first=True)
-    samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
+    most, hint = x.shape[1], f"the number of samples of {path}"
+    samples = most if batch is None else integer("batch", batch, low=1, high=most, hint=hint)
     return x[:, :samples], str(path)
 
 

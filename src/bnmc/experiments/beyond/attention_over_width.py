@@ -240,14 +240,20 @@ def _findings(
 
 def _draw(data: Dataset, figure: Drawing) -> None:
     shapes, widths = data["shape"].values, data["width"].values
-    axes = pictures.axes_of(figure, max(4, len(shapes)), 3, width=3.0, height=3.2)
+    axes = pictures.axes_of(figure, max(4, len(shapes)), 3, width=2.5, height=2.6)
     for rule, row in zip(_SHOWN_RULES, axes, strict=False):
         for ax, shape in zip(row, shapes, strict=False):
-            ax.imshow(data["head"].sel(rule=rule, shape=shape), cmap="magma", vmin=0.0, vmax=0.5)
+            image = ax.imshow(
+                data["head"].sel(rule=rule, shape=shape), cmap="magma", vmin=0.0, vmax=0.5
+            )
             ax.grid(visible=False)
             ax.set(xticks=[], yticks=[])
             pictures.finish(ax, f"{rule}, d = {int(data['width'].sel(shape=shape))}")
         row[0].set_ylabel("query")
+    for ax in axes[1]:
+        ax.set_xlabel("key")
+    bar = figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.02, extend="max")
+    bar.set_label("attention")
     for ax in axes[:2, len(shapes) :].flat:
         ax.set_visible(False)
     deviation, attended, state, gradient = axes[2, :4]
@@ -271,4 +277,5 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     deviation.legend(fontsize="small")
     for ax in axes[2, 4:]:
         ax.set_visible(False)
-    figure.suptitle(pictures.about(data, "{tokens} tokens; state and gradient of {largest}"))
+    text = f"attention of {_SHOWN} of {{tokens}} tokens; state and gradient of {{largest}}"
+    figure.suptitle(pictures.about(data, text))

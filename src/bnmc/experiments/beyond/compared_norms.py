@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,17 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.kit import Column, Dataset, Drawing, Experiment, Float64Array, Progress, Run
+from bnmc.experiments.kit import (
+    Column,
+    Dataset,
+    Drawing,
+    Experiment,
+    Float64Array,
+    Progress,
+    Run,
+    Table,
+)
 from bnmc.experiments.sizes import Named, Several
-from bnmc.experiments.statistics import interval, short_interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field import CorrelationMap, MeanField
 from bnmc.plot.axes import COLOURS, label_layers
@@ -34,6 +42,11 @@ _PANELS = {
         "Gradients", r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative",
         "ln of the gradient norm, relative to the last layer but one",
     ),
+}  # fmt: skip
+
+#: Variables in the table, with their heads.
+_AT_LAST_LAYER = {
+    "soft_rank": "soft rank", "gap": "orthogonality gap", "correlation": "correlation",
 }  # fmt: skip
 
 
@@ -105,7 +118,9 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
     predicted: dict[str, Column] = {}
     for name, (_, _, text) in _PANELS.items():
         axes = ("norm", "weight_layer" if name == "log_norm" else "layer")
-        measured[name] = results.add_means(name, axes, kit.entry(parts, name), text)
+        measured[name] = results.add_means(
+            name, axes, kit.entry(parts, name), text, within=_range(name, sizes.batch)
+        )
         predicted[name] = results.add(
             f"{name}_predicted", axes, kit.entry(predictions, name), f"{text}, mean field"
         )
@@ -119,26 +134,34 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
         "backward_rate", ("norm",), factors, "squared gradient norm, growth per layer"
     )
     theory = np.exp(2.0 * predicted["log_norm"].values[:, 0] / (depth - 2))
-    table = kit.table_of({
-        "soft rank": measured["soft_rank"].at(layer=-1),
-        "rank, mean field": predicted["soft_rank"].at(layer=-1),
-        "orthogonality gap": measured["gap"].at(layer=-1),
-        "gap, mean field": predicted["gap"].at(layer=-1),
-        "correlation": measured["correlation"].at(layer=-1),
-        "correlation, mean field": predicted["correlation"].at(layer=-1),
-        "squared gradient norm, growth per layer": growth,
-        "growth, mean field": results.column(("norm",), theory),
-    })  # fmt: skip
-    gaps = measured["gap"].at(layer=-1).ends()
-    findings = (
-        *(_finding(sizes, *row) for row in table.rows),
-        *_comparison(sizes, gaps, growth.ends()),
+    last = {
+        head: (measured[name].at(layer=-1).cells(), predicted[name].at(layer=-1).cells())
+        for name, head in _AT_LAST_LAYER.items()
+    }
+    last["squared gradient growth"] = growth.cells(), results.column(("norm",), theory).cells()
+    table = Table(
+        ("norm", f"layer {depth}", "measured", "mean field"),
+        tuple(
+            (norm, head, *(cells[norm,] for cells in columns))
+            for norm in sizes.norms
+            for head, columns in last.items()
+        ),
     )
+    findings = _comparison(sizes, measured["gap"].at(layer=-1).ends(), growth.ends())
     return results.experiment(
         f"Norms compared: {activation.name}, width {sizes.width}, batch {sizes.batch}", table,
         findings, _draw, activation=activation.name, gain=gain, width=sizes.width,
         batch=sizes.batch, chains=sizes.chains, tau=_TAU,
     )  # fmt: skip
+
+
+def _range(name: str, batch: int) -> tuple[float, float]:
+    """Return the least and the largest possible value of a panel."""
+    ranges = {
+        "soft_rank": (1.0, float(batch)), "gap": (0.0, math.sqrt(1.0 - 1.0 / batch)),
+        "correlation": (-1.0 / (batch - 1), 1.0),
+    }  # fmt: skip
+    return ranges.get(name, (-math.inf, math.inf))
 
 
 def _gain(activation: Activation) -> float:
@@ -200,21 +223,6 @@ def _by_pairs(chain: Chain, depth: int) -> dict[str, Float64Array]:
         passed = factors[layer + 1 : depth - 1].sum()
         logs[layer] = 0.5 * (passed + sizes_of_gram[layer] - sizes_of_gram[depth - 2])
     return {**of_gram, "log_norm": logs}
-
-
-def _finding(sizes: Sizes, norm: str, *cells: Any) -> str:
-    """Return what a row of the table states: measured numbers, each with that of the mean field."""
-
-    def beside(theory: float | None, digits: int = 3) -> str:
-        return "" if theory is None else f" (mean field {theory:.{digits}g})"
-
-    *pairs, (growth, rate) = zip(cells[::2], cells[1::2], strict=True)
-    rank, gap, correlation = (short_interval(value) + beside(theory) for value, theory in pairs)
-    return (
-        f'norm "{norm}", layer {sizes.depth}: soft rank {rank} of {sizes.batch}, '
-        f"orthogonality gap {gap}, mean correlation {correlation}; the squared gradient norm "
-        f"grows by {interval(growth)} per layer towards the input{beside(rate, 4)}."
-    )
 
 
 def _comparison(sizes: Sizes, gaps: Float64Array, growths: Float64Array) -> Iterator[str]:

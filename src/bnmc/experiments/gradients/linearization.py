@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,9 @@ from bnmc.plot.axes import COLOURS
 
 #: The laws of weights, with the styles of their curves.
 _STYLES = {"gaussian": "-", "haar": "--"}
+
+#: Styles of lines at infinite width, by law of weights.
+_LIMITS = {"gaussian": ":", "haar": "-."}
 
 #: Layers at which the deep networks are shown.
 _POINTS = 40
@@ -111,7 +115,7 @@ def isometry_spectrum(run: Run, sizes: _SpectrumSizes) -> Experiment:
     }
     spread = results.add_means(
         "dispersion", (*per, "layer"), kit.entry(parts, 0),
-        "variance of squared singular values over squared mean",
+        "variance of squared singular values over squared mean", within=(0.0, math.inf),
     )  # fmt: skip
     limit = results.add("limit", (*per, "layer"), theory, "the same at infinite width")
     logs = kit.entry(parts, 1)
@@ -122,7 +126,7 @@ def isometry_spectrum(run: Run, sizes: _SpectrumSizes) -> Experiment:
     results.add_means(
         "log_ratio", (*per, "deep_layer"),
         kit.each(logs, lambda values: values[:, :, 0] - values[:, :, 1]),
-        "ln of the ratio of two singular values",
+        "ln of the ratio of two singular values", within=(0.0, math.inf),
     )  # fmt: skip
 
     def slope(values: Float64Array) -> Estimate:
@@ -165,13 +169,17 @@ def _draw_spectra(data: Dataset, figure: Drawing) -> None:
                     f"{norm}, {weights}", linestyle=_STYLES[weights],
                 )  # fmt: skip
                 if name == "dispersion":
-                    ax.plot(part[axis], part["limit"], ":", color=colour, linewidth=1.0)
-    axes[0].plot([], [], ":", color="black", label="infinite width")
+                    ax.plot(
+                        part[axis], part["limit"], _LIMITS[weights], color=colour, linewidth=1.0
+                    )
+    for weights, line in _LIMITS.items():
+        axes[0].plot([], [], line, color="black", label=f"{weights}, infinite width")
     pictures.finish(axes[0], "all singular values", r"layer $\ell$", "variance over squared mean")
-    axes[0].legend(fontsize="small")
+    axes[0].legend(fontsize="small", title="norm, weights")
     pictures.finish(axes[1], "deep networks: size", r"layer $\ell$", r"$\ln\, s_1$")
     pictures.finish(axes[2], "deep networks: rank", r"layer $\ell$", r"$\ln\, s_1/s_2$")
-    figure.suptitle(pictures.about(data, "Jacobians of {activation} networks, width {width}"))
+    text = "Jacobians of {activation} networks, no skip, width {width}"
+    figure.suptitle(pictures.about(data, text))
 
 
 # --- the Fisher matrix

@@ -245,11 +245,11 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     right.plot(
         steps, data["reference_error"], "k--", label=f"width {data.attrs['reference_width']}"
     )
-    left.set_yscale("symlog", linthresh=0.1)
     pictures.finish(left, "Logits of test images", "step", "divergence $D$ from the reference")
     wrong = "share of wrong signs"
     pictures.finish(right, "Test error", "step", wrong, ylim=(0, None), legend=True)
     for ax in (left, right):
-        ax.set_xscale("symlog", linthresh=1.0)
+        pictures.part_linear(ax, "x", 1.0)
         ax.set_xlim(-0.1, 1.15 * steps[-1])
+    pictures.part_linear(left, "y", 0.1)
     figure.suptitle(f"{data.attrs['images']}:\n95 % intervals over networks")

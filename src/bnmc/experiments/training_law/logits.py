@@ -203,10 +203,10 @@ def _draw(data: Dataset, figure: Drawing) -> None:
                 ax, widths, values, COLOURS[row], str(name), marker="o", linestyle=line
             )
         ax.axhline(0.0, color="black", linewidth=0.8)
-        ax.set_yscale("symlog", linthresh=0.1)
-        ax.set_ylim(-0.15, None)
         pictures.label_widths(ax, widths)
         title = "1 hidden layer" if layers == 1 else f"{layers} hidden layers"
         pictures.finish(ax, title, y=f"divergence $D$ from width {data.attrs['reference_width']}")
+        pictures.part_linear(ax, "y", 0.1)
+        ax.set_ylim(-0.15, None)
     pictures.legend_below(figure, axes[0])
     figure.suptitle(f"{data.attrs['images']}:\nafter {data.attrs['steps']} steps, 95 % intervals")
