@@ -1,6 +1,7 @@
 """The public names: all of them exist, are listed and documented, and no others are."""
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import math
@@ -166,6 +167,20 @@ for name in sys.argv[1:]:
     for one in module.__all__:
         getattr(module, one)
 """
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"),
+    [
+        (bnmc.Network, "batch blocks chain chains depth first is_repeated last of stages until "
+         "widths"),
+        (bnmc.Residual, "activation branch depth last projection skip source sum"),
+    ],
+)  # fmt: skip
+def test_values_publish_no_internals(kind, members):
+    """What only the package needs is a function of the module that needs it."""
+    fields = [field.name for field in dataclasses.fields(kind)]
+    assert {name for name in [*vars(kind), *fields] if name[0] != "_"} == set(members.split())
 
 
 def test_listed_names_are_attributes_from_the_start():

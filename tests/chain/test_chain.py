@@ -11,7 +11,14 @@ import pytest
 import bnmc
 from bnmc import Activation, Chain, MeanField, Network, Residual
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
-from bnmc.chain.chain import as_chain, as_network, layers_of
+from bnmc.chain.chain import (
+    as_chain,
+    as_network,
+    layer_at,
+    layers_of,
+    options_of,
+    pattern_of,
+)
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mixing import tv_bound
 
@@ -145,7 +152,7 @@ def test_networks_are_values():
 
 def test_layers_know_the_width_before():
     network = Network((INPUT, 0), (Chain(8, 4, "relu", weights="pytorch"), 3), (NARROW, 10**9))
-    linears = [network.layer(number).linear for number in (0, 1, 2, 3, 4, 5, 10**8)]
+    linears = [layer_at(network, number).linear for number in (0, 1, 2, 3, 4, 5, 10**8)]
     assert [each.width for each in linears] == [9, 8, 8, 8, 5, 5, 5]
     assert [each.fan_in for each in linears[1:]] == [9, 8, 8, 8, 5, 5]
     assert linears[1].bias_variance == pytest.approx(1 / 27)
@@ -164,7 +171,7 @@ def test_layers_of_a_network_of_one_chain_are_those_of_the_chain():
 def test_a_layer_keeps_what_the_skip_connection_after_it_sees():
     stem = Chain(8, 4, "relu", order="pre-activation")
     network = Network((stem, 3), (Chain.resnet(8, 4), 2))
-    orders = [network.layer(number).rows.order for number in range(6)]
+    orders = [layer_at(network, number).rows.order for number in range(6)]
     assert orders == [NORM_FIRST] * 3 + [NORM_IN_BRANCH] * 3
     assert Network((stem, 0), (Chain.resnet(8, 4), 2)).layer(0).rows.order == NORM_IN_BRANCH
     assert Network((stem, 3), (NARROW, 2)).layer(3).rows.order == NORM_FIRST
@@ -196,14 +203,15 @@ def test_blocks_are_values():
     assert (network.depth, network.widths) == (7, [8, 8, 5, 5, 8, 5, 5, 5])
     assert network.chains == (BEFORE, NARROW, BEFORE, ACROSS.projection, NARROW, NARROW)
     assert network == BEFORE.repeat(1) + Network((BEFORE, 0), BLOCK, ACROSS) + NARROW.repeat(2)
-    assert network.pattern != Network((BEFORE, 1), BLOCK, BLOCK, (NARROW, 2)).pattern
+    assert pattern_of(network) != Network((BEFORE, 1), BLOCK, BLOCK, (NARROW, 2)).stages
     assert (SUM.depth, Network((BEFORE, 0), SUM).widths) == (2, [8, 5, 5])
     for value in (network, BLOCK, ACROSS, SUM, Network((BEFORE, 0), SUM)):
         assert pickle.loads(pickle.dumps(value)) == value
         names = {"Network": Network, "Chain": Chain, "Residual": Residual}
         assert eval(repr(value), names) == value
         assert hash(value) == hash(eval(repr(value), names))
-    assert json.loads(json.dumps(network.as_json()))["stages"][2]["projection"]["gain"] == 2.0
+    assert json.loads(json.dumps(options_of(network)))["stages"][2]["projection"]["gain"] == 2.0
+    assert options_of(NARROW.repeat(3)) == NARROW.as_json()
     with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
         as_chain(Network(ACROSS))
 
@@ -235,14 +243,14 @@ def test_layer_0_of_a_block_is_the_layer_before():
 
 def test_the_last_layer_of_a_block_has_its_skip_path():
     network = Network((BEFORE, 2), ACROSS, (NARROW, 2), BLOCK2, (BEFORE, 1))
-    paths = [network.layer(number).path for number in range(network.depth + 1)]
-    skips = [network.layer(number).rows.skip for number in range(network.depth + 1)]
+    paths = [layer_at(network, number).path for number in range(network.depth + 1)]
+    skips = [layer_at(network, number).rows.skip for number in range(network.depth + 1)]
     assert [path and path.length for path in paths] == [None] * 3 + [1] + [None] * 4 + [3, None]
     assert skips == [0.0] * 3 + [0.5] + [0.0] * 4 + [1.0, 0.0]
     linear = paths[3].projection
     assert (linear.width, linear.fan_in, linear.gain) == (5, 8, 2.0)
     # A state is kept for a skip path only if the path takes it.
-    orders = [network.layer(number).rows.order for number in (2, 8, 9)]
+    orders = [layer_at(network, number).rows.order for number in (2, 8, 9)]
     assert orders == [NORM_FIRST] * 3
     # The end of a block keeps it for the next one.
     other = Network((BEFORE, 2), BLOCK, BLOCK)

@@ -531,7 +531,7 @@ class Network:
         for span, after in pairwise(_spans(self.stages)):
             _require_successor(span.chain, after.chain)
             for block in after.begins:
-                block.require_width(span.chain)
+                block._require_width(span.chain)
 
     @classmethod
     def of(
@@ -614,13 +614,7 @@ class Network:
         if not isinstance(other, Network):
             return NotImplemented
         # Layer 0 of the other one is the last layer of this one.
-        return Network(*self.stages, *other.after_input)
-
-    @property
-    def after_input(self) -> tuple[Stage, ...]:
-        """The stages of the layers after layer 0."""
-        stage = self.stages[0]
-        return self.stages[isinstance(stage, tuple) and stage[1] == 0 :]
+        return Network(*self.stages, *_after_input(other))
 
     @property
     def depth(self) -> int:
@@ -677,47 +671,9 @@ class Network:
         return self.first
 
     @property
-    def shown(self) -> Chain | Network:
-        """The chain, or the network if layers differ."""
-        return self.first if self.is_repeated else self
-
-    @property
-    def beginning(self) -> str:
-        """The text of the network without the number of layers of its last chain."""
-        last = self.stages[-1]
-        if self.is_repeated or isinstance(last, Residual):
-            return repr(self.shown)
-        return f"Network({', '.join(map(repr, self.stages[:-1]))}, ({last[0]!r}, …))"
-
-    @property
     def widths(self) -> list[int]:
         """The widths of layers 0, …, depth."""
-        return [self.layer(number).linear.width for number in range(self.depth + 1)]
-
-    @property
-    def pattern(self) -> Pattern:
-        """The stages with at most two layers of the last one, the second of which repeats."""
-        last = self.stages[-1]
-        if isinstance(last, Residual):
-            return self.stages
-        depth = 2 if len(self.stages) == 1 else min(last[1], 2)
-        return (*self.stages[:-1], (last[0], depth))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the options of each chain, with its number of layers, for a JSON document."""
-        return {
-            "stages": [
-                stage.as_json()
-                if isinstance(stage, Residual)
-                else {**stage[0].as_json(), "depth": stage[1]}
-                for stage in self.stages
-            ]
-        }
-
-    def layer(self, number: int) -> Layer:
-        """Return a layer; the last one repeats."""
-        layers = layers_of(self.pattern)
-        return layers.layers[layers.at(number)]
+        return [layer_at(self, number).linear.width for number in range(self.depth + 1)]
 
     def until(self, layer: int) -> Network:
         """Return the network of layers 0, …, layer; the last one repeats.
@@ -879,15 +835,6 @@ class Residual:
             shown.append(f"activation={self.activation.name!r}")
         return f"Residual({', '.join(shown)})"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the options of the block and of its chains, for a JSON document."""
-        projection = None if self.projection is None else self.projection.as_json()
-        return {
-            "branch": self.branch.as_json(), "projection": projection, "skip": self.skip,
-            "source": self.source,
-            "activation": None if self.activation is None else self.activation.name,
-        }  # fmt: skip
-
     @property
     def sum(self) -> Chain | None:
         """The layer of the sum, whose weights are the identity, or None if it has no own layer."""
@@ -906,7 +853,7 @@ class Residual:
         """The number of layers."""
         return self.branch.depth + (self.activation is not None)
 
-    def path_after(self, width: int) -> Path:
+    def _path_after(self, width: int) -> Path:
         """Return the skip path after a layer of a width."""
         linear = norm = None
         if self.projection is not None:
@@ -914,7 +861,7 @@ class Residual:
             norm = None if rows.norm.is_identity else rows
         return Path(self.depth, linear, self.source == "activations", norm)
 
-    def require_width(self, before: Chain) -> None:
+    def _require_width(self, before: Chain) -> None:
         """Raise unless the skip path can begin after a layer of a chain."""
         last = self.branch.last
         if self.projection is None and last.width != before.width:
@@ -932,6 +879,55 @@ Stage = tuple[Chain, int] | Residual
 
 #: The stages of a network, apart from the number of layers at its end.
 Pattern = tuple[Stage, ...]
+
+
+def options_of(network: Network | Residual) -> dict[str, Any]:
+    """Return the options of the chains of a network or a block, for a JSON document."""
+    if isinstance(network, Residual):
+        projection, activation = network.projection, network.activation
+        return {
+            "branch": _stages_as_json(network.branch),
+            "projection": None if projection is None else projection.as_json(),
+            "skip": network.skip, "source": network.source,
+            "activation": None if activation is None else activation.name,
+        }  # fmt: skip
+    return network.first.as_json() if network.is_repeated else _stages_as_json(network)
+
+
+def _stages_as_json(network: Network) -> dict[str, Any]:
+    stages = [
+        options_of(stage)
+        if isinstance(stage, Residual)
+        else {**stage[0].as_json(), "depth": stage[1]}
+        for stage in network.stages
+    ]
+    return {"stages": stages}
+
+
+def shown_of(network: Network) -> Chain | Network:
+    """Return the chain of a network, or the network if layers differ."""
+    return network.first if network.is_repeated else network
+
+
+def pattern_of(network: Network) -> Pattern:
+    """Return the stages with at most two layers of the last one, the second of which repeats."""
+    last = network.stages[-1]
+    if isinstance(last, Residual):
+        return network.stages
+    depth = 2 if len(network.stages) == 1 else min(last[1], 2)
+    return (*network.stages[:-1], (last[0], depth))
+
+
+def layer_at(network: Network, number: int) -> Layer:
+    """Return a layer of a network; the last one repeats."""
+    layers = layers_of(pattern_of(network))
+    return layers.layers[layers.at(number)]
+
+
+def _after_input(network: Network) -> tuple[Stage, ...]:
+    """Return the stages of the layers after layer 0."""
+    stage = network.stages[0]
+    return network.stages[isinstance(stage, tuple) and stage[1] == 0 :]
 
 
 def _depth_of(stage: Stage) -> int:
@@ -969,7 +965,7 @@ def _spans_of_stage(stage: Stage) -> Iterator[_Span]:
     if not isinstance(stage, Residual):
         yield _Span(*stage)
         return
-    spans = [span for inner in stage.branch.after_input for span in _spans_of_stage(inner)]
+    spans = [span for inner in _after_input(stage.branch) for span in _spans_of_stage(inner)]
     if stage.sum is not None:
         spans.append(_Span(stage.sum, 1))
     spans[0] = spans[0]._replace(begins=(stage, *spans[0].begins))
@@ -998,7 +994,7 @@ def layers_of(pattern: Pattern) -> Layers:
         # Layer 1 of a span follows another layer; the last one precedes another layer.
         parts = [chain.layers[0] if place == 0 else chain.layer_after(width)]
         parts += [chain.layers[1]] * min(count - 1, 2)
-        paths = tuple(block.path_after(width) for block in begins)
+        paths = tuple(block._path_after(width) for block in begins)
         parts[0] = parts[0]._replace(begins=paths)
         open_paths += paths
         if ends is not None:
@@ -1112,7 +1108,7 @@ def require_plain_sums(network: Network, name: str = "chain") -> None:
     ------
     ArgumentError
     """
-    for layer in layers_of(network.pattern).layers:
+    for layer in layers_of(pattern_of(network)).layers:
         if layer.linear.law.is_identity or (layer.path is not None and layer.path.norm is not None):
             allowed = "a network whose blocks have no norm before their sums"
             raise ArgumentError(name, network, allowed, "bnmc.backpropagate takes them")

@@ -21,7 +21,7 @@ from bnmc._support.device_arrays import is_device_array
 from bnmc._support.interruption import interruptible
 from bnmc._support.machine import require_memory
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import Chain, Network, layers_of
+from bnmc.chain.chain import Chain, Network, layer_at, layers_of, pattern_of
 from bnmc.chain.homogeneity import keeps_scale
 from bnmc.chain.layers import RowMap
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
@@ -188,7 +188,7 @@ def as_columns(chain: Chain, initial: Any) -> Any:
 
 def _splits_scale(network: Network) -> bool:
     """Return whether all layers multiply a sample by c > 0 if the input does so."""
-    return all(map(keeps_scale, layers_of(network.pattern).layers))
+    return all(map(keeps_scale, layers_of(pattern_of(network)).layers))
 
 
 def normalise(rows: RowMap, x: NDArray[np.float64], per_chain: bool) -> NDArray[np.float64]:
@@ -224,7 +224,7 @@ def _through_first_layer(network: Network, start: FirstLayer, inputs: int | None
     columns = chain.batch * (inputs or 1)
     _require_memory("batch", (columns, columns), 2.0)
     stacked = _side_by_side(x[None, None] if inputs is None else x[None])[0]
-    rows, units = network.layer(0).rows, _no_exponents()
+    rows, units = layer_at(network, 0).rows, _no_exponents()
     has_no_scale = rows.keeps_normed and rows.hides_scale()
     if has_no_scale:
         _require_variance(chain, stacked)
@@ -296,7 +296,7 @@ def _from_array(
         return _of_any_scale(chain, full)
     # `_side_by_side` may return a view, of an array of the caller.
     state = full.copy() if keeps_h else None
-    rows, activated = apply(network.layer(0).rows, full, per_chain)
+    rows, activated = apply(layer_at(network, 0).rows, full, per_chain)
     if np.may_share_memory(rows, x):
         rows = rows.copy()  # the caller may write into x later
     return Representation(rows, activated, state=state)

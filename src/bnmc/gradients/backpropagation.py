@@ -22,7 +22,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting, with_forecast
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network, as_network, layers_of
+from bnmc.chain.chain import Chain, Network, as_network, layers_of, pattern_of
 from bnmc.chain.layers import linears_of
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, BackendError
@@ -316,7 +316,7 @@ def _kind_of_task(
     """
     # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows of
     # as many normals as columns.
-    layers = layers_of(network.pattern).layers[1:]
+    layers = layers_of(pattern_of(network)).layers[1:]
     has_few_weights = any(
         linear.convolution is not None and columns > linear.width for linear in linears_of(layers)
     )

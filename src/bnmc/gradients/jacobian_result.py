@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import Float64Array
 from bnmc._support.text import Result, text_table
-from bnmc.chain.chain import Network
+from bnmc.chain.chain import Network, layer_at, options_of, shown_of
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.limit_law import jacobian_law
@@ -156,7 +156,7 @@ class Jacobian(Drawn, Result):
         """
         depth = self.depth if layer is None else layer
         network = self.network.until(depth)
-        if network.layer(1).rows.norm.axis == "batch":
+        if layer_at(network, 1).rows.norm.axis == "batch":
             if self.initial != "gaussian":
                 hint = "under a norm over the batch the law is known for this start only"
                 raise ArgumentError("initial", self.initial, '"gaussian"', hint)
@@ -194,14 +194,14 @@ class Jacobian(Drawn, Result):
         return (
             f"<Jacobian of {self.chains} chains, {self.depth} layers, "
             f"{self.log_singular_values.shape[-1]} of {self.features} directions; "
-            f"{self.network.shown}>"
+            f"{shown_of(self.network)}>"
         )
 
     def __str__(self) -> str:
         count = self.log_singular_values.shape[-1]
         of_all = "all directions" if count == self.features else f"{count} of {self.features}"
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
-        head = f"{self.network.shown}: Jacobians of {networks}, {of_all}"
+        head = f"{shown_of(self.network)}: Jacobians of {networks}, {of_all}"
         heads = [
             "layer", "mean s²", "variance/mean²", "largest/mean", "limit of mean",
             "variance/mean²", "largest/mean",
@@ -219,7 +219,7 @@ class Jacobian(Drawn, Result):
         """Return the table that `print` shows, for `json.dumps`."""
         rows, reason = self._rows()
         return {
-            "chain": self.network.shown.as_json(), "depth": self.depth, "chains": self.chains,
+            "chain": options_of(self.network), "depth": self.depth, "chains": self.chains,
             "directions": self.log_singular_values.shape[-1], "features": self.features,
             "rows": rows, "reason": reason, "key": str(self.key),
         }  # fmt: skip

@@ -13,7 +13,7 @@ from scipy.stats import chi2, qmc
 
 from bnmc._support.arguments import Float64Array, real
 from bnmc.chain.activations import Activation, require_derivative, slope_at
-from bnmc.chain.chain import Chain, Network, as_network, require_no_blocks
+from bnmc.chain.chain import Chain, Network, as_network, layer_at, require_no_blocks
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import FULLY_CONNECTED, NO_SKIP, require
 from bnmc.errors import ArgumentError
@@ -107,7 +107,7 @@ def jacobian_law(
     if mean_square is not None:
         mean_square = real("mean_square", mean_square, above=0.0)
     numbers = range(1, network.depth + 1)
-    if any(network.layer(number).rows.norm.axis == "batch" for number in numbers):
+    if any(layer_at(network, number).rows.norm.axis == "batch" for number in numbers):
         return _over_batches(network, mean_square)
     return _over_samples(network, mean_square)
 
@@ -126,14 +126,14 @@ def activated(layer: Layer, variance: float) -> tuple[float, float, float]:
 
 
 def _over_samples(network: Network, mean_square: float | None) -> ProductLaw:
-    mean = activated(network.layer(0), 1.0)[0] if mean_square is None else mean_square
+    mean = activated(layer_at(network, 0), 1.0)[0] if mean_square is None else mean_square
     factors: list[Factor] = []
     for number in range(1, network.depth + 1):
-        linear = network.layer(number).linear
+        linear = layer_at(network, number).linear
         variance = linear.gain * linear.gain * mean + linear.bias_variance
-        mean, divisor, of_argument = activated(network.layer(number), variance)
-        law = _slopes(network.layer(number).rows.activation, of_argument)
-        columns = network.layer(number - 1).linear.width
+        mean, divisor, of_argument = activated(layer_at(network, number), variance)
+        law = _slopes(layer_at(network, number).rows.activation, of_argument)
+        columns = layer_at(network, number - 1).linear.width
         square = divisor * divisor
         factors.append(
             Factor(
@@ -192,11 +192,11 @@ def _over_batches(network: Network, mean_square: float | None) -> ProductLaw:
     if mean_square is not None:
         raise ArgumentError("mean_square", mean_square, "None under a norm over the batch")
     batch, depth = network.batch, network.depth
-    mixing = network.layer(1).rows.norm
+    mixing = layer_at(network, 1).rows.norm
     dimensions = mixing.dimensions(batch)
     factors: list[Factor] = []
     for number in range(1, depth + 1):
-        layer, before = network.layer(number), network.layer(number - 1)
+        layer, before = layer_at(network, number), layer_at(network, number - 1)
         for option, value, holds, allowed in (
             ("norm", layer.rows.norm.name, layer.rows.norm == mixing, "one norm in all layers"),
             ("order", layer.rows.order, layer.is_row_by_row, '"norm-activation"'),
@@ -227,13 +227,13 @@ def _over_batches(network: Network, mean_square: float | None) -> ProductLaw:
         same = len(factors) > 1 and np.array_equal(factors[-1].values, factors[-2].values)
         if same and factors[-1].rows == factors[-2].rows == factors[-1].columns:
             factors[-1] = factors[-2]
-    return ProductLaw(factors, network.layer(0).linear.width * batch)
+    return ProductLaw(factors, layer_at(network, 0).linear.width * batch)
 
 
 def _variance_of(network: Network, number: int) -> float:
     """Return the eigenvalue of the Gram matrix of a layer on what the next norm sees."""
-    rows = network.layer(number).rows
-    centred = network.layer(number + 1).rows.norm.centred
+    rows = layer_at(network, number).rows
+    centred = layer_at(network, number + 1).rows.norm.centred
     if rows.norm.is_identity and number == 0:
         a = rows.activation(ndtri((np.arange(_QUANTILES) + 0.5) / _QUANTILES))
         if not centred and abs(a.mean()) > 1e-6 * a.std():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import Float64Array, real
 from bnmc._support.extras import import_extra
 from bnmc._support.text import text_table
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, layer_at, options_of, shown_of
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.gradients.observables import MATRICES
@@ -105,7 +105,7 @@ class Backpropagation(Recordings):
         return (
             f"<Backpropagation of {self.chains} chains, {self.depth} layers, "
             f"loss {self.loss!r}{'' if self.complete else ', interrupted'}: {recorded}; "
-            f"{self.network.shown}>"
+            f"{shown_of(self.network)}>"
         )
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class Backpropagation(Recordings):
         heads = ("layer", "ln ‖∂L/∂W‖", "stderr")
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         lines = [
-            f"{self.network.shown}: gradients of {networks}, {self.depth} layers, "
+            f"{shown_of(self.network)}: gradients of {networks}, {self.depth} layers, "
             f"loss {self.loss!r}",
             text_table(heads, rows, align=">>>"),
         ]
@@ -138,7 +138,7 @@ class Backpropagation(Recordings):
         except (ArgumentError, PartialEstimateError):
             rate = None
         return {
-            "chain": self.network.shown.as_json(), "depth": self.depth, "chains": self.chains,
+            "chain": options_of(self.network), "depth": self.depth, "chains": self.chains,
             "loss": self.loss, "rows": self._shown(), "backward_rate": rate,
             "mean_field_backward_rate": self.mean_field_backward_rate(), "complete": self.complete,
             "key": str(self.key), "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
@@ -273,7 +273,7 @@ class Backpropagation(Recordings):
         delta = _correlations(self.observables["delta_gram"][:, 1:])
         before = self.observables["gram"][:, :-1].swapaxes(0, 1)
         seen = [
-            self.network.layer(layer).linear.patches.covariance(grams)
+            layer_at(self.network, layer).linear.patches.covariance(grams)
             for layer, grams in enumerate(before, 2)
         ]
         return delta * _correlations(np.reshape(seen, before.shape).swapaxes(0, 1))
@@ -299,7 +299,7 @@ class Backpropagation(Recordings):
             data[name] = (("chain", "layer", *axes), values)
         coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}
         attributes = {
-            "chain": repr(self.network.shown), "loss": self.loss, "key": str(self.key),
+            "chain": repr(shown_of(self.network)), "loss": self.loss, "key": str(self.key),
             "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
         return xr.Dataset(data, coordinates, attributes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bnmc._support.environment import environment
+from bnmc.chain.chain import shown_of
 from bnmc.chain.start import Start
 from bnmc.errors import StoreMismatchError
 from bnmc.gradients.parts import CPU, VERSIONS, Part, Task, empty_part, made_here
@@ -107,7 +108,7 @@ def _facts(task: Task, start: Start) -> dict[str, str]:
     run, direction = task.run, task.direction
     derivatives = [chain.activation.derivative for chain in run.network.chains]
     facts = {
-        "chain": repr(run.network.shown), "key": str(run.key), "sampler": run.path,
+        "chain": repr(shown_of(run.network)), "key": str(run.key), "sampler": run.path,
         "dtype": run.dtype,
         "inputs": str(run.inputs), "depth": str(run.depth),
         "every": str(run.recorded.every),

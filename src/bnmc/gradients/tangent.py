@@ -24,7 +24,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network, as_network, layers_of
+from bnmc.chain.chain import Chain, Network, as_network, layers_of, pattern_of, shown_of
 from bnmc.chain.layers import Layer, linears_of
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
@@ -176,7 +176,7 @@ class TangentKernel(Kernels, Result):
     def __repr__(self) -> str:
         by = "" if self.probes is None else f", {self.probes} probes"
         layers = f"{self.chains} chains, {self.depth} layers{by}"
-        return f"<TangentKernel of {layers}; {self.network.shown}>"
+        return f"<TangentKernel of {layers}; {shown_of(self.network)}>"
 
 
 @explains_keywords
@@ -413,7 +413,9 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
 
 def _lacks_moment(network: Network, order: int) -> bool:
     """Whether E (1/v)^order is infinite for the variance v of a row of h of any layer."""
-    return any(_layer_lacks_moment(each, order) for each in layers_of(network.pattern).layers[1:])
+    return any(
+        _layer_lacks_moment(each, order) for each in layers_of(pattern_of(network)).layers[1:]
+    )
 
 
 def _layer_lacks_moment(layer: Layer, order: int) -> bool:

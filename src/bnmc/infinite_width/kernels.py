@@ -18,7 +18,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.workers import Parallel
 from bnmc.chain.activations import Activation, as_activation, require_derivative
-from bnmc.chain.chain import ORDERS, Chain, as_network
+from bnmc.chain.chain import ORDERS, Chain, as_network, layer_at
 from bnmc.chain.chain import Network as ChainNetwork
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, Linear, RowMap
@@ -459,7 +459,7 @@ def _of_chain(
     sets = _sets(x, other)
     is_batched = any(layer.rows.norm.axis == "batch" for layer in hidden)
     for name, inputs in zip(("x", "other"), sets, strict=False):
-        norm = "batch" if network.layer(0).rows.norm.axis == "batch" else "none"
+        norm = "batch" if layer_at(network, 0).rows.norm.axis == "batch" else "none"
         _require_squares(name, inputs, norm, first)
     rtol = None if rtol is None else real("rtol", rtol, above=0.0)
     dtype, parallel = precision(dtype), Parallel.of(threads, executor, progress, timeout)

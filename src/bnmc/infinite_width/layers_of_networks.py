@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from bnmc.chain.chain import Network, layers_of
+from bnmc.chain.chain import Network, layers_of, pattern_of
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import FULLY_CONNECTED, Need, require
 from bnmc.errors import ArgumentError
@@ -48,7 +48,7 @@ def hidden_layers(
         If a layer has no limit.
     """
     require_limit(network)
-    distinct = layers_of(network.pattern)
+    distinct = layers_of(pattern_of(network))
     layers = [distinct.layers[distinct.at(number)] for number in range(network.depth + 1)]
     for layer in layers:
         require_no_sum(layer)

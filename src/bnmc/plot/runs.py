@@ -13,6 +13,7 @@ from scipy.special import ndtri
 
 from bnmc import gram
 from bnmc._support.arguments import choice, finite_array, integer, real
+from bnmc.chain.chain import layer_at, pattern_of
 from bnmc.errors import ArgumentError
 from bnmc.plot import axes
 
@@ -182,7 +183,7 @@ def _title(runs: list[Any], level: float) -> str:
     """Return a title: the chain, if all runs have the same, and the meaning of line and band."""
     band = axes.about_band((run.chains for run in runs), level)
     network = runs[0].network
-    if any(run.network.pattern != network.pattern for run in runs):
+    if any(pattern_of(run.network) != pattern_of(network) for run in runs):
         return band[0].upper() + band[1:]
     return f"{axes.about_network(network)}: {band}"
 
@@ -384,7 +385,7 @@ def spectrum(run: Any, *, layer: int = -1, star: Any = None, ax: Axes | None = N
     fixed = None if star is None else bulk(_fixed_gram(star, run))
     if not values.mean() > 0:
         raise ArgumentError("run", "a layer of equal samples", "one with a spectrum to draw")
-    width = run.network.layer(int(run.layers[index])).linear.width
+    width = layer_at(run.network, int(run.layers[index])).linear.width
     ratio, variance = n / width, float(values.mean())
     low, high = (variance * (1.0 + sign * math.sqrt(ratio)) ** 2 for sign in (-1.0, 1.0))
     if ax is None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._kernels.scalar import measures
 from bnmc._support.arguments import choice, finite_array, host_array, integer, items, real
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, layer_at
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.trajectory import Trajectory
@@ -253,7 +253,7 @@ class SoftRank(_Builtin):
 
 def _soft_rank(view: View, tau: float) -> NDArray[np.float64]:
     gram, layers = view.gram, range(len(view.frames.log_scale[0]))
-    widths = [view.network.layer(view.layer_of(layer)).linear.width for layer in layers]
+    widths = [layer_at(view.network, view.layer_of(layer)).linear.width for layer in layers]
     of_layers = [(gram, widths[0])] if len({*widths}) == 1 else [
         (gram[:, layer : layer + 1], width) for layer, width in enumerate(widths)
     ]  # fmt: skip

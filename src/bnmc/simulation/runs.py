@@ -18,7 +18,7 @@ from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import TILE
 from bnmc._kernels.scalar.codes import MOST_LAYERS, NORM_FIRST, LayerSpec
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import Chain, Layers, Network, Pattern, layers_of
+from bnmc.chain.chain import Chain, Layers, Network, Pattern, layers_of, pattern_of
 from bnmc.chain.compiled import Stage, specs_of, stages_of
 from bnmc.chain.homogeneity import homogeneous_slopes, keeps_scale
 from bnmc.chain.layers import Layer, Linear, RowMap
@@ -179,7 +179,7 @@ class Run:
     def __post_init__(self) -> None:
         shows_state = any(each.uses_state for each in self.observables)
         derived = _derived(
-            self.network.pattern, self.path, self.inputs, self.dtype, self.backend, shows_state
+            pattern_of(self.network), self.path, self.inputs, self.dtype, self.backend, shows_state
         )
         vars(self).update(derived)
         if self.measures or self.stays:
@@ -518,7 +518,7 @@ def choose_sampler(
 
     `shows_state` tells whether the Gram matrices of h are recorded, which then have their biases.
     """
-    return _chosen(network.pattern, inputs, wanted, dtype, shows_state)
+    return _chosen(pattern_of(network), inputs, wanted, dtype, shows_state)
 
 
 @lru_cache(maxsize=64)

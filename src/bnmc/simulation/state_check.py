@@ -8,7 +8,7 @@ import numpy as np
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
 from bnmc._support.arguments import Key
-from bnmc.chain.chain import Network
+from bnmc.chain.chain import Network, layer_at
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation.engine.state import Field, State
 from bnmc.simulation.runs import Run, choose_sampler
@@ -29,7 +29,7 @@ def require_sound(state: State) -> None:
 
 def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
     """Return why the arrays of a state are not those of its sampler, or None if they are."""
-    arrays, width = state.arrays, state.network.layer(state.layer).linear.width
+    arrays, width = state.arrays, layer_at(state.network, state.layer).linear.width
     missing, foreign = layout.keys() - arrays.keys() - _OPTIONAL, arrays.keys() - layout.keys()
     if missing or foreign - _OPTIONAL:
         return f"its arrays are {', '.join(map(str, arrays))}, not {', '.join(layout)}"

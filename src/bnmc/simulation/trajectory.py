@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
 from bnmc._support.text import Result, Table
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, options_of, shown_of
 from bnmc.errors import ArgumentError, UnknownNameError
 from bnmc.estimate.estimate import with_error
 
@@ -157,7 +157,7 @@ class Trajectory(Recordings):
         recorded = ", ".join([*self.observables, *(f"{name} (moments)" for name in self.moments)])
         return (
             f"<Trajectory of {self.chains} chains, {len(self.layers)} layers{span}"
-            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.network.shown}>"
+            f"{'' if self.complete else ', interrupted'}: {recorded}; {shown_of(self.network)}>"
         )
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ class Trajectory(Recordings):
             return repr(self)
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         lines = [
-            f"{self.network.shown}: {networks}, {len(self.layers)} recorded layers",
+            f"{shown_of(self.network)}: {networks}, {len(self.layers)} recorded layers",
             str(table),
         ]
         if not self.complete and len(self.layers):
@@ -272,7 +272,7 @@ class Trajectory(Recordings):
         """
         facts = self.attributes()
         return {
-            "chain": self.network.shown.as_json(),
+            "chain": options_of(self.network),
             **{name: facts[name] for name in ("chains", "key", "sampler", "dtype", "cpu")},
             "complete": self.complete, "rows": self._rows(),
         }  # fmt: skip
@@ -336,7 +336,7 @@ class Trajectory(Recordings):
 
         return {
             "bnmc_version": __version__,
-            "chain": repr(self.network.shown),
+            "chain": repr(shown_of(self.network)),
             **(_options_of(self.chain) if self.network.is_repeated else {}),
             "key": str(self.key),
             "inputs": 0 if self.inputs is None else self.inputs,

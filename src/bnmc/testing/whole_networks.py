@@ -20,7 +20,7 @@ from bnmc._claims.claims import Claim, Evidence, assessed, of_one_step
 from bnmc._claims.layer import COARSE, Layer, rounding_noise
 from bnmc._support.arguments import Float64Array
 from bnmc._support.workers import ranges
-from bnmc.chain.chain import ORDERS, Chain, Network
+from bnmc.chain.chain import ORDERS, Chain, Network, layer_at
 from bnmc.chain.layers import Layer as LayerOfNetwork
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ZeroVarianceError
 from bnmc.testing.calls_on_state import CallsOfLayer, Products
@@ -98,7 +98,7 @@ class NetworkTest:
         expected: Network,
         generator: np.random.Generator,
     ) -> None:
-        layers = [expected.layer(number) for number in range(expected.depth + 1)]
+        layers = [layer_at(expected, number) for number in range(expected.depth + 1)]
         self._layers, self.step = layers, _CheckedNetwork(network, layers[1:])
         self.chains = [_between(*pair) for pair in pairwise(layers)]
         self.width = min(layer.linear.width for layer in layers[1:])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.text import Result, text_table, wrapped
-from bnmc.chain.chain import Chain, Network, Residual, Stage
+from bnmc.chain.chain import Chain, Network, Residual, Stage, layer_at
 from bnmc.chain.layers import Linear
 from bnmc.errors import BnmcError
 from bnmc.gradients.backpropagation import backpropagate
@@ -244,7 +244,7 @@ class Prediction(Result):
         run = backpropagate(network, observables=("gram",), **options)
         first = simulate(network.until(0), initial=self._start, rng=0).gram
         grams = np.concatenate([np.repeat(first, chains, axis=0), run.gram[:, :-1]], axis=1)
-        gains = [network.layer(number).linear.gain for number in range(1, network.depth + 1)]
+        gains = [layer_at(network, number).linear.gain for number in range(1, network.depth + 1)]
         with np.errstate(invalid="ignore"):
             # The weight of the model is gain/factor times a matrix of variance 1/fan_in.
             logs = run.log_gradient_norm - np.log(np.divide(gains, self._factors))
@@ -373,7 +373,7 @@ def _gaussian(network: Network) -> Network:
             if not isinstance(part, Residual)  # `network_of` reads no block inside a block
             for _ in range(part[1])
         ]
-        layers = [network.layer(number + k) for k in range(1, len(chains) + 1)]
+        layers = [layer_at(network, number + k) for k in range(1, len(chains) + 1)]
         number += len(chains)
         made = [
             (_with_gaussian(chain, layer.linear), 1)
@@ -382,7 +382,7 @@ def _gaussian(network: Network) -> Network:
         if isinstance(stage, Residual):
             projection = stage.projection
             if projection is not None:
-                width = network.layer(number - len(chains)).linear.width
+                width = layer_at(network, number - len(chains)).linear.width
                 projection = _with_gaussian(projection, projection.layer_after(width).linear)
             stages.append(dataclasses.replace(stage, branch=Network(*made), projection=projection))
         else:

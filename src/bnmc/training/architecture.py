@@ -10,7 +10,7 @@ import numpy as np
 
 from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
-from bnmc.chain.chain import Chain, Network, require_plain_sums
+from bnmc.chain.chain import Chain, Network, layer_at, require_plain_sums
 from bnmc.chain.layers import Layer, Linear, Path, RowMap, Rows
 from bnmc.chain.needs import FULLY_CONNECTED, require
 from bnmc.errors import ArgumentError
@@ -179,7 +179,7 @@ def architecture_of(
     require_plain_sums(network, "network")
     for chain in network.chains:
         _require(chain)
-    layers = [network.layer(number) for number in range(network.depth + 1)]
+    layers = [layer_at(network, number) for number in range(network.depth + 1)]
     inputs = Chain(features, network.batch, norm="none").layers[0]
     is_input = _leaves_inputs(layers[0].rows) and layers[0].linear.width == features
     if is_input:

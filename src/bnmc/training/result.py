@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.extras import import_extra
 from bnmc._support.text import plain, text_table
-from bnmc.chain.chain import Network
+from bnmc.chain.chain import Network, options_of, shown_of
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, with_error
 from bnmc.plot import axes
@@ -310,7 +310,7 @@ class Training(Recordings):
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `print` shows, and what repeats the training, for `json.dumps`."""
         return {
-            "network": self.network.shown.as_json(), "settings": plain(dict(self.settings)),
+            "network": options_of(self.network), "settings": plain(dict(self.settings)),
             "chains": self.chains, "diverged": int((~self.survivors).sum()),
             "matrices": list(self.matrices), "rows": self._rows(), "complete": self.complete,
             "key": str(self.key), "cpu": self.cpu,
@@ -320,7 +320,7 @@ class Training(Recordings):
         recorded = ", ".join(["loss", "outputs", *self.observables])
         return (
             f"<Training of {self.chains} networks, {self.batch_loss.shape[1]} steps"
-            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.network.shown}>"
+            f"{'' if self.complete else ', interrupted'}: {recorded}; {shown_of(self.network)}>"
         )
 
     def __str__(self) -> str:
@@ -331,7 +331,7 @@ class Training(Recordings):
         heads = ["step", *(name.replace("_", " ") for name in self._columns())]
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         lines = [
-            f"{self.network.shown}: {networks}, {self.batch_loss.shape[1]} steps",
+            f"{shown_of(self.network)}: {networks}, {self.batch_loss.shape[1]} steps",
             ", ".join(f"{name} {_text(value)}" for name, value in self.settings.items()),
             text_table(heads, rows, align=">"),
         ]
@@ -399,7 +399,7 @@ class Training(Recordings):
     def _facts(self) -> dict[str, str]:
         settings = {name: str(value) for name, value in self.settings.items()}
         return {
-            "network": repr(self.network.shown), **settings,
+            "network": repr(shown_of(self.network)), **settings,
             "matrices": ", ".join(self.matrices), "key": str(self.key), "cpu": self.cpu,
         }  # fmt: skip
 

@@ -17,7 +17,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result, text_table
 from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network, as_network
+from bnmc.chain.chain import Chain, Network, as_network, options_of, shown_of
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError, ZeroVarianceError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.lanczos import extreme_eigenvalue
@@ -168,11 +168,13 @@ class LargestRate(Drawn, Result):
         ax.legend()
 
     def __repr__(self) -> str:
-        return f"<LargestRate of {self.chains} chains, loss {self.loss!r}; {self.network.shown}>"
+        return (
+            f"<LargestRate of {self.chains} chains, loss {self.loss!r}; {shown_of(self.network)}>"
+        )
 
     def __str__(self) -> str:
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
-        head = f"{self.network.shown}: largest learning rates of {networks}, loss {self.loss!r}"
+        head = f"{shown_of(self.network)}: largest learning rates of {networks}, loss {self.loss!r}"
         rows = [(name, "-" if value is None else value) for name, value in self._rows()]
         table = text_table(("quantity", "value"), rows, align="<<")
         reason = f"\nλ at infinite width is not known: {self.reason}" if self.reason else ""
@@ -181,7 +183,7 @@ class LargestRate(Drawn, Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers that `print` shows, for `json.dumps`."""
         return {
-            "chain": self.network.shown.as_json(), "loss": self.loss,
+            "chain": options_of(self.network), "loss": self.loss,
             "parametrization": self.parametrization, "chains": self.chains,
             "rate": float(self.rates.mean()), "limit_rate": self.limit_rate,
             "reason": self.reason,

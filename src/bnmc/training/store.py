@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bnmc._support.environment import environment
+from bnmc.chain.chain import shown_of
 from bnmc.simulation.store import parts
 from bnmc.training.course import Course, Part
 
@@ -59,7 +60,7 @@ def _facts(course: Course) -> dict[str, str]:
         "batches": course.batches, "record": course.times,
     }  # fmt: skip
     return {
-        "network": repr(network.shown), "key": str(course.key), "dtype": architecture.dtype,
+        "network": repr(shown_of(network)), "key": str(course.key), "dtype": architecture.dtype,
         "steps": str(course.steps), "loss": course.loss, "optimizer": course.optimizer,
         "descent": repr(course.descent), "matrices": repr(architecture.matrices),
         **parts.network_facts(network),

@@ -100,6 +100,7 @@ def simulate(
     """
     from bnmc._support.text import plain
     from bnmc._support.workers import thread_count
+    from bnmc.chain.chain import shown_of
     from bnmc.chain.start import FirstLayer
     from bnmc.errors import ArgumentError
     from bnmc.plot.runs import overview
@@ -137,7 +138,8 @@ def simulate(
     through = "through a random first layer" if is_wrapped else "as layer 0"
     size = f"{samples} samples × {features} features"
     text = [
-        f"{run.network.shown}: {networks}, {depth} layers\ninput: {source}, {size} ({through})\n",
+        f"{shown_of(run.network)}: {networks}, {depth} layers",
+        f"input: {source}, {size} ({through})\n",
         run.table(), "", star.note, *notes,
     ]  # fmt: skip
     result = run.to_dict()

@@ -16,7 +16,7 @@ from bnmc._support.arguments import instance, integer, real, real_numbers
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
-from bnmc.chain.chain import Chain, Network, require_no_blocks
+from bnmc.chain.chain import Chain, Network, layer_at, require_no_blocks
 from bnmc.chain.needs import FULLY_CONNECTED, PAIRWISE, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
@@ -468,7 +468,7 @@ class CorrelationMap:
             require(chain, [_FULLY_CONNECTED, PAIRWISE])
         c, q = _correlations(correlation), real("variance", variance, low=LEAST_VARIANCE)
         rtol = real("rtol", rtol, above=0.0)
-        layers = [network.layer(number) for number in range(network.depth + 1)]
+        layers = [layer_at(network, number) for number in range(network.depth + 1)]
         made = [
             PairLayer.of_rows(
                 before.rows, layer.linear.gain**2, layer.linear.bias_variance, layer.rows.skip

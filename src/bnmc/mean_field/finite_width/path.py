@@ -66,7 +66,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.chain import Network
+from bnmc.chain.chain import Network, layer_at
 from bnmc.chain.layers import Layer, over_square, start_of
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products, unpacked
@@ -118,7 +118,7 @@ def path_fluctuations(
     has_widths : bool
         Whether the covariances are those at the widths of the network, or at width 1.
     """
-    layers = [network.layer(number) for number in range(len(grams))]
+    layers = [layer_at(network, number) for number in range(len(grams))]
     widths = np.array(network.widths) if has_widths else None
     divisors = np.ones(len(layers)) if widths is None else widths
     path, start = grams, 1

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, layer_at
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, start_of
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
@@ -276,7 +276,9 @@ def _run(
     last, repeats = network.stages[-1], network.depth
     if isinstance(last, tuple):  # the last layer repeats
         repeats += 1 - last[1] + (not network.is_repeated)
-    layers = [network.layer(number) for number in range(max(1, min(repeats, network.depth)) + 1)]
+    layers = [
+        layer_at(network, number) for number in range(max(1, min(repeats, network.depth)) + 1)
+    ]
     _require_rows(layers, starts_at_state)
     layers = [start_of(layers[0]), *layers[1:]] if starts_at_state else layers[1:]
     for layer in layers:

@@ -25,6 +25,7 @@ from bnmc._support.extras import import_extra
 from bnmc._support.files import as_path
 from bnmc._support.text import loads
 from bnmc._support.version import versions
+from bnmc.chain.chain import Network, Residual, shown_of
 from bnmc.errors import ArgumentError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
@@ -140,7 +141,7 @@ class RunStore(parts.PartStore):
         self._sums: dict[tuple[int, int], dict[str, int]] = {}
         self._written: set[tuple[int, int]] = set()
         # The depth is a size.
-        attributes = {**attributes, "chain": run.network.beginning}
+        attributes = {**attributes, "chain": _beginning(run.network)}
         settings = {**attributes, "part": grid.part, "block": grid.block}
         super().__init__(
             path,
@@ -302,6 +303,14 @@ class RunStore(parts.PartStore):
             zarr_arrays.sound_values(place, self._group[name], part, block, sums[name]) is not None
             for name in self._observed
         )
+
+
+def _beginning(network: Network) -> str:
+    """Return the text of a network without the number of layers of its last chain."""
+    last = network.stages[-1]
+    if network.is_repeated or isinstance(last, Residual):
+        return repr(shown_of(network))
+    return f"Network({', '.join(map(repr, network.stages[:-1]))}, ({last[0]!r}, …))"
 
 
 def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[str, str]:
