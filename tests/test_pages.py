@@ -407,8 +407,8 @@ def test_columns_of_the_tables_are_explained(capsys):
         assert cli.main([command, *small]) == 0
         tables[command] = heads_of(capsys.readouterr().out)
     tables["rates"] = heads_of(str(bnmc.mixing.Comparison(bnmc.Chain(8, 3), (), 0.95, 0)))
-    kept = text_of(FIGURES / "norms.txt")
-    tables["compare-norms"] = re.findall(r"^batch {2,}(.*?) {2,}", kept, re.M)
+    printed = text_of(FIGURES / "norms.txt")
+    tables["compare-norms"] = re.findall(r"^batch {2,}(.*?) {2,}", printed, re.M)
     tables["inspect"] = list(HEADS.values())
     assert all(len(heads) >= 3 for heads in tables.values())
     for command, heads in tables.items():

@@ -158,9 +158,9 @@ def test_layers_know_the_width_before():
     assert linears[1].bias_variance == pytest.approx(1 / 27)
     assert linears[2].bias_variance == pytest.approx(1 / 24)
     given = Network((INPUT, 0), (Chain(8, 4, weights="pytorch", bias_variance=0.5), 1))
-    assert given.layer(1).linear.bias_variance == 0.5
+    assert layer_at(given, 1).linear.bias_variance == 0.5
     image = Chain.conv(3, 1, shape=(2, 2), kernel=(2, 1))
-    assert (INPUT.repeat(0) + image.repeat(1)).layer(1).linear.fan_in == 18
+    assert layer_at(INPUT.repeat(0) + image.repeat(1), 1).linear.fan_in == 18
 
 
 def test_layers_of_a_network_of_one_chain_are_those_of_the_chain():
@@ -173,8 +173,8 @@ def test_a_layer_keeps_what_the_skip_connection_after_it_sees():
     network = Network((stem, 3), (Chain.resnet(8, 4), 2))
     orders = [layer_at(network, number).rows.order for number in range(6)]
     assert orders == [NORM_FIRST] * 3 + [NORM_IN_BRANCH] * 3
-    assert Network((stem, 0), (Chain.resnet(8, 4), 2)).layer(0).rows.order == NORM_IN_BRANCH
-    assert Network((stem, 3), (NARROW, 2)).layer(3).rows.order == NORM_FIRST
+    assert layer_at(Network((stem, 0), (Chain.resnet(8, 4), 2)), 0).rows.order == NORM_IN_BRANCH
+    assert layer_at(Network((stem, 3), (NARROW, 2)), 3).rows.order == NORM_FIRST
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_the_last_layer_of_a_block_has_its_skip_path():
     assert orders == [NORM_FIRST] * 3
     # The end of a block keeps it for the next one.
     other = Network((BEFORE, 2), BLOCK, BLOCK)
-    assert [other.layer(number).rows.order for number in (1, 2, 5, 8)] == [
+    assert [layer_at(other, number).rows.order for number in (1, 2, 5, 8)] == [
         NORM_FIRST, NORM_IN_BRANCH, NORM_IN_BRANCH, NORM_IN_BRANCH,
     ]  # fmt: skip
 

@@ -194,11 +194,9 @@ def relu(x):
 @pytest.mark.parametrize(
     ("activation", "share", "scale", "words"),
     [
-        (relu, 0.1, 1 / 0.9, r"^a share 0.1 of the activations is 0 at random: dropout.*\?$"),
-        (relu, 0.3, 1.0, r"a share 0.3 of .*dropout.* rows are scaled by 0.[67]"),
-        (lambda x: x / (1 + np.abs(x)), 0.0, 1.0,
-         r"^the activation is not relu, .*: f\(-1\) = -0.[45]\d, f\(0\) = -?0.0\d, "
-         r"f\(1\) = 0.[45]\d\?$"),
+        (relu, 0.1, 1 / 0.9, r"^a share 0.(09\d|1) of the activations is 0 at random: dropout"),
+        (relu, 0.3, 1.0, r"a share 0.(29|3) of .*dropout.* rows are scaled by 0.[67]"),
+        (lambda x: x / (1 + np.abs(x)), 0.0, 1.0, "^the activation is not relu: softsign fits"),
     ],
 )  # fmt: skip
 def test_dropout_and_activations_that_are_not_built_in_are_named(activation, share, scale, words):

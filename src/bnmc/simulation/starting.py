@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import choice, draw_key, integer, precision
 from bnmc._support.device_arrays import is_device_array
-from bnmc.chain.chain import Network, layer_at, layers_of, pattern_of
+from bnmc.chain.chain import Network, layers_of, pattern_of
 from bnmc.chain.layers import linears_of
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare, shape_of
 from bnmc.errors import ArgumentError, BackendError
@@ -124,7 +124,7 @@ def _lacking(state: State, run: Run, after: Run) -> str:
     number = state.layer
     if run.path == "factor":
         return "a Gram matrix, not a factor of it"
-    following = layer_at(after, number + 1)
+    following = after.layer(number + 1)
     takes_a = [path.takes_activations for path in following.begins]
     if (after.stage(number + 1).by_weights or any(takes_a)) and "activations" not in run.layout:
         return "activations, of a run by weights"

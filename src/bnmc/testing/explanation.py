@@ -15,7 +15,7 @@ from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
 from bnmc.testing.calls_on_state import LEAST, CallsOnState, correlations
-from bnmc.testing.faults import another_activation, likeliest_fault
+from bnmc.testing.faults import likeliest_fault
 
 #: Squared whitened norms of the vector of ones up to this are rounding errors.
 _RIDGE = 1e-9
@@ -94,15 +94,13 @@ def explained(
     # Likelihoods assume independent rows; if rows depend, the scale is less certain.
     if scale != 1.0 and not (dependent and abs(scale - 1.0) < 0.05):
         spread.append(_scaled(chain, states, scale))
-    is_unknown = False
     if unexplained > _UNEXPLAINED and not dependent:
-        is_unknown = True
-        spread = [_LEARNED if features_differ() else another_activation(chain, states) or _UNKNOWN]
+        spread = [_LEARNED if features_differ() else _UNKNOWN]
     causes += spread
     added = list(_mean(chain, states, failed, spread_is_right))
     causes += added
     # Norms and weights that are read off h′ contain what is added, and factors of features.
-    if (not fault.texts or bias) and not (dependent or added or is_unknown):
+    if (not fault.texts or bias) and not (dependent or added or _LEARNED in spread):
         norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
         causes += norms or _weights(states, failed, has_bias=bias > 0.0)
     return tuple(causes)

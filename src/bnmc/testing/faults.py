@@ -46,8 +46,15 @@ _WITH_EPS = 4
 #: Shares of activations that dropout may set to 0.
 _SHARES = (1e-3, 0.99)
 
-#: Number of values of an unknown activation, and the cost of values without a likelihood.
-_POINTS, _NO_CHANCE = 13, 1e9
+#: Common activations that are not built in, by name and formula.
+_OTHERS: dict[str, _Map] = {
+    "softsign": lambda x: x / (1.0 + np.abs(x)),
+    "softplus": lambda x: np.logaddexp(0.0, x),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0.0, x)),
+    "hardtanh": lambda x: np.clip(x, -1.0, 1.0),
+    "hardswish": lambda x: x * np.clip(x + 3.0, 0.0, 6.0) / 6.0,
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+}
 
 #: Grid of log₁₀ ε.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
@@ -274,10 +281,10 @@ def _faults(chain: Chain) -> Iterator[Fault]:
     if not chain.normalization.is_identity:
         place = "before the activation" if is_last else "after the activation, not before it"
         yield right.but(f"the norm is {place}", norm_is_last=not is_last)
-    for name in BUILTIN:
+    for name, other in {**_OTHERS, **{name: Activation.named(name) for name in BUILTIN}}.items():
         if name != sigma.name:
             text = f"the activation is not {sigma.name}: {name} fits better"
-            yield right.but(text, activation=Activation.named(name))
+            yield right.but(text, activation=other)
     for text, covariance in wrong_covariances(chain):
         yield right.but(text, covariance=covariance)
     for text, wrong in _wrong_norms(chain):
@@ -429,42 +436,6 @@ def _with_dropout(chain: Chain, right: Fault, evidence: _Evidence) -> Iterator[F
 
         least = minimize_scalar(cost, bounds=_SHARES, method="bounded", options={"xatol": 1e-3})
         yield dropping(float(least.x))
-
-
-# --- an activation that is not built in
-
-
-def another_activation(chain: Chain, states: Sequence[CallsOnState]) -> str:
-    """Return in words an activation f that explains the covariances of h', or "".
-
-    f interpolates linearly between its values at some points, which are fitted.
-    """
-    from scipy.optimize import minimize
-
-    evidence, right = _Evidence(chain, states), next(_faults(chain))
-    if right.step.norm_is_last or chain.normalization.is_identity:
-        return ""
-    seen = [right.step.norm(chain.gain * state.layer.y[0]) for state in states]
-    largest = max(float(np.abs(x).max()) for x in seen)
-    points = np.linspace(-largest, largest, _POINTS)
-
-    def through(values: Float64Array) -> Fault:
-        return right.but(activation=lambda x: np.interp(x, points, values))
-
-    def cost(values: Float64Array) -> float:
-        likelihood, _ = evidence.likelihood(evidence.predicted(through(values)), False)
-        return -likelihood / evidence.directions if math.isfinite(likelihood) else _NO_CHANCE
-
-    with np.errstate(all="ignore"):
-        start = chain.activation(points) + 0.1 * points
-        values = minimize(cost, start, method="L-BFGS-B").x
-        fit = min(evidence.compared([through(values)]), key=lambda fit: fit.cost)
-    if not evidence.error(fit) < _ENOUGH:
-        return ""
-    if values @ chain.activation(points) < 0.0:
-        values = -values  # it has the same covariances
-    shown = ", ".join(f"f({x}) = {np.interp(x, points, values):.2f}" for x in (-1, 0, 1))
-    return f"the activation is not {chain.activation.name}, and none that is built in: {shown}?"
 
 
 # --- convolutions: the covariances and the norms that mistakes lead to

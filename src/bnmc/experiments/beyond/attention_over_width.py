@@ -248,8 +248,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             )
             ax.grid(visible=False)
             ax.set(xticks=[], yticks=[])
-            pictures.finish(ax, f"{rule}, d = {int(data['width'].sel(shape=shape))}")
-        row[0].set_ylabel("query")
+            pictures.finish(ax, f"d = {int(data['width'].sel(shape=shape))}")
+        row[0].set_ylabel(f"{rule}: query")
     for ax in axes[1]:
         ax.set_xlabel("key")
     bar = figure.colorbar(image, ax=axes[:2], shrink=0.6, pad=0.02, extend="max")
@@ -263,6 +263,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             ax.plot(widths, data[f"{name}_law"].sel(rule=rule), color=colour, linewidth=0.8)
         ax.set_xscale("log")
         plain_ticks(ax.xaxis, widths)
+        ax.tick_params(axis="x", rotation=45)
     for name, ax in (("state", state), ("gradient", gradient)):
         pictures.lines(ax, data.sel(shape=shapes[-1]), name, "block", "rule", marker="o")
     for ax, title, x in (
