@@ -165,7 +165,7 @@ def test_layers_know_the_width_before():
 
 def test_layers_of_a_network_of_one_chain_are_those_of_the_chain():
     for chain in (WIDE, Chain.resnet(8, 4), Chain(8, 4, weights="haar", gain=2.0)):
-        assert layers_of(chain.repeat(5).pattern).layers == chain.layers
+        assert layers_of(pattern_of(chain.repeat(5))).layers == chain.layers
 
 
 def test_a_layer_keeps_what_the_skip_connection_after_it_sees():

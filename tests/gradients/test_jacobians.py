@@ -316,7 +316,7 @@ def test_singular_values_beyond_float64():
 @pytest.mark.parametrize(
     ("chain", "initial", "reason"),
     [
-        (Chain(6, 3), np.vander(np.arange(2.0, 8.0), 3),
+        (Chain(6, 4), np.vander(np.arange(2.0, 8.0), 4),
          "initial: got 'ndarray', allowed: \"gaussian\" (under a norm over the batch the law is "
          "known for this start only)"),
         (Chain(6, 2, "sin", norm="none"), [[1.0, 2.0]] * 6,
