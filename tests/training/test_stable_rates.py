@@ -368,7 +368,7 @@ def test_bits_texts_and_pictures():
 def test_all_rates_of_a_table_have_one_notation(eigenvalue, cells):
     values = eigenvalue * np.array([0.99, 1.0, 1.01, 1.0 / 1.005])
     ours = stable_rates.LargestRate(
-        network_of(100, 2, "relu"), "squared", "standard", values,
+        network_of(100, 3, "relu"), "squared", "standard", values,
         eigenvalue * (4.0e-5 / 3.95e-5), "", 0,
     )  # fmt: skip
     assert [line.split("  ")[-1].strip() for line in str(ours).splitlines()[2:]] == cells
