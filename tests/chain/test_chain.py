@@ -317,6 +317,11 @@ def test_lists_that_do_not_fit_are_refused(options, message):
         Network.of(batch=4, **options)
 
 
+def test_a_missing_depth_has_a_remedy():
+    with pytest.raises(ArgumentTypeError, match=r"pass depth=, or chain\.repeat\(3\)"):
+        bnmc.simulate(WIDE)
+
+
 def test_what_needs_one_chain_says_so():
     network = Network((WIDE, 1), (NARROW, 1))
     for of_chain in (as_chain, partial(tv_bound, depth=2), lambda given: given.chain):
