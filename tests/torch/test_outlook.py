@@ -123,7 +123,7 @@ def test_a_verdict_names_the_growth_per_block_the_try_and_a_cure_of_the_cause():
         HEALTHY, state_gradient_ratio=480.0, state_gradient_rate=1.53, state_gradient_bend=""
     )
     assert said(outlook_of([grown], 0.01), grown, "samples", fall=0.01) == (
-        "SGD may not train, Adam may not train: gradients of activations grow ×480 from the "
+        "SGD may not train, Adam trains: gradients of activations grow ×480 from the "
         "last block to the first (squared: ×1.53 per block). Loss 2.31 (chance 2.3; 20 steps of "
         "Adam reach 0.01 of it); effective rank of the samples 17 in the last block. Try ELU or "
         "SELU, skip connections, or fewer layers."
@@ -230,6 +230,16 @@ def test_adam_does_not_train_if_a_fact_and_the_try_agree():
         (HEALTHY, sick, (0.99,), ["trains"]),
     ):
         assert [outlook_of([before], fall, after).adam for fall in falls] == answers
+
+
+def test_the_try_decides_what_the_facts_leave_undecided():
+    grown = dataclasses.replace(HEALTHY, state_gradient_ratio=300.0)
+    answers = [outlook_of([grown], fall, grown) for fall in (None, 0.49, 0.5, 0.8)]
+    assert [(each.sgd, each.adam) for each in answers] == [
+        ("undecided", adam) for adam in ("undecided", "trains", "undecided", "no")
+    ]
+    sick = dataclasses.replace(grown, loss=200 * HEALTHY.chance)  # "late" for Adam is decided
+    assert outlook_of([sick], 0.01, sick).adam == "late"
 
 
 # --- models that were trained with SGD and Adam, and what came out

@@ -118,7 +118,8 @@ def outlook_of(
     draws : sequence of Facts
         Of each network. A rule that fires in fewer than half of them is no more than a mention.
     fall : float, optional
-        The loss after twenty steps of Adam at the best rate, over the chance.
+        The loss after twenty steps of Adam at the best rate, over the chance. It decides what the
+        facts leave undecided.
     after : Facts, optional
         Those after these steps. Adam does not train if the facts before and after say that it does
         not, or not soon, and the loss does not fall.
@@ -144,6 +145,8 @@ def outlook_of(
     stays = after is not None and "trains" not in (adam, _answers_of(after)[1])
     if stays and fall is not None and fall >= _FALLS:
         adam = "no"
+    if adam == "undecided" and fall is not None and fall < _TRAINED:
+        adam = "trains"
     if fall is not None:
         beside.append(f"20 steps of Adam lower the loss to {fall:.2g} of chance at the best rate")
     return Outlook(sgd, adam, tuple(wrong), tuple(beside), tuple(dict.fromkeys(cures)))

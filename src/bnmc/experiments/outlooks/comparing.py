@@ -163,8 +163,8 @@ class _Counts(NamedTuple):
         missed, false = _names(self.fails, "trains"), _names(self.trains, *_ALARMS)
         return (
             f"{len(_names(self.fails, *_ALARMS))} of {len(self.fails)} failures are found, "
-            f"{_listed(missed)} missed, {_listed(self.undecided)} undecided; {_listed(false)} of "
-            f"{len(self.trains)} models that train raise a false alarm."
+            f"{_listed(missed)} missed; {_listed(false)} of {len(self.trains)} models that train "
+            f"raise a false alarm; {_listed(self.undecided)} of all are undecided."
         )
 
     def ends(self) -> str:
