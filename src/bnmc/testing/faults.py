@@ -330,8 +330,9 @@ def _wrong_norms(chain: Chain) -> Iterator[tuple[str, _Norm]]:
     if over_batch:
         plain = rows._replace(divides=False, centred=False)
         yield f"{unscaled}: evaluation mode, with running statistics?", plain
-        yield from _norms_of_parts(rows)
+        # Parts of one image each are instance normalization, which is the better name.
         yield from _wrong_norms_of_images(chain, right)
+        yield from _norms_of_parts(rows)
         yield f"{unscaled}, but centred", plain._replace(centred=True)
     if d > 1:
         text = "the norm acts on samples, over the features, not on features"
