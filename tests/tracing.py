@@ -24,11 +24,11 @@ from unittest import mock
 import pytest
 
 #: Most processor time of a test under coverage, in seconds, and the steps of its clock.
-SECONDS, STEP = 0.3, 0.05
+SECONDS, STEP = 0.2, 0.05
 
 #: For how many seconds of processor time a test is traced that reaches no new line, and further
 #: cases of a parametrized test.
-IDLE, IDLE_CASES = 0.1, 0.5
+IDLE, IDLE_CASES = 0.1, 0.25
 
 #: Test files that compile loops over scalar functions, which runs no code of this package.
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")

@@ -1,6 +1,6 @@
 """Roles that show numbers of the kept tables of experiments, and that name tests.
 
-A table is what an experiment printed at its default sizes, ``docs/images/figures/NAME.txt``.
+A table is that of an experiment at its default sizes, ``docs/images/figures/NAME.txt``.
 
 ``:cell:`NAME; label; label; column``` is a cell: of the only row that begins with these labels, to
 three digits.  ``:finding:`NAME; words``` is the sentence that begins with these words, and

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[1] / "images" / "figures"
 
 
 def keep(name: str) -> None:
-    """Run an experiment; write its picture, in 256 colours, and what it prints."""
+    """Run an experiment; write its picture, in 256 colours, its whole table and all findings."""
     found = experiments.run(name)
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}.png"
@@ -31,7 +31,9 @@ def keep(name: str) -> None:
         # The colours of thin curves are kept, too.
         few = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
     few.save(path, optimize=True)
-    path.with_suffix(".txt").write_text(f"{found}\n", encoding="utf-8")
+    table = found.table.text(len(found.table.rows))
+    text = "\n".join([found.title, "", table, "", *found.findings, ""])
+    path.with_suffix(".txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

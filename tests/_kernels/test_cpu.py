@@ -550,7 +550,7 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some(RUNS, *(set(RUNS) - {"haar, float32", "skip, float32"})))
 def test_python_and_compiled_kernels_agree(name, monkeypatch):
     chain, options = RUNS[name]
     names = ["scaled_gram", "log_scale"]

@@ -185,6 +185,7 @@ def zipped(package):
     return Path(name, "bnmc")
 
 
+@pytest.mark.slow
 def test_a_zip_file_keeps_its_kernels_elsewhere(copied, tmp_path):
     """They are found by the next process, and nothing is told: warnings are errors here."""
     packed = zipped(copied)

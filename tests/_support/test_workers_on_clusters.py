@@ -133,6 +133,7 @@ def test_workers_of_a_pool_are_killed(tmp_path):
 
 
 @KILL
+@pytest.mark.slow
 def test_workers_of_loky_are_killed(tmp_path):
     """joblib's pool, which each process has one of; a new one replaces it, and stays open."""
     loky = pytest.importorskip("joblib.externals.loky")

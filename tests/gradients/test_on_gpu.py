@@ -321,7 +321,9 @@ def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
         # Two tiles: one chain has a block for each, two chains have one block each.
         pytest.param(Chain(70, 3, "tanh"), 3, "float32", id="plain", marks=pytest.mark.slow),
         pytest.param(Chain(70, 3, "tanh", skip=0.5), 3, "float32", id="plain, skip"),
-        pytest.param(haar(72, 2, skip=0.5), 3, "float64", id="orthogonal"),
+        pytest.param(
+            haar(72, 2, skip=0.5), 3, "float64", id="orthogonal", marks=pytest.mark.slow
+        ),
         # Orthogonal weights are traced, and have a layer more.
         pytest.param(
             Chain(72, 2, "tanh", norm=GroupNorm(3), skip=0.5, bias_variance=0.2), 2, "float64",

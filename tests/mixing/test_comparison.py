@@ -206,6 +206,7 @@ def test_all_runs_have_random_numbers_of_their_own(monkeypatch):
     assert len(set(keys)) == 10
 
 
+@pytest.mark.slow
 def test_pairs_of_samples_whose_features_are_normalized():
     pair = compare(
         bnmc.Chain(100, 2, "tanh", norm="rms"), rng=0, chains={"contraction": 2, "tv_bound": 2}

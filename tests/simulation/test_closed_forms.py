@@ -218,7 +218,7 @@ def projected_parts(singular_values):
         (12, 4, "conditional"),
         (5, 9, "conditional"),
         pytest.param(12, 4, "weights", marks=pytest.mark.slow),
-        (5, 9, "weights"),
+        pytest.param(5, 9, "weights", marks=pytest.mark.slow),
         pytest.param(8, 8, "weights", marks=pytest.mark.slow),
     ],
 )

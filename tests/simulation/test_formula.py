@@ -106,7 +106,7 @@ SINGLE = [
 @pytest.mark.parametrize(
     ("sampler", "name"),
     [
-        *pairs(["conditional", "weights"], SINGLE, every=3),
+        *pairs(["conditional", "weights"], SINGLE, every=6),
         slow("conditional", "two taps, skip"),
         slow("weights", "nine taps"),
     ],

@@ -75,13 +75,19 @@ class _Bounds(Estimates):
         return plain(self)
 
     def _table(self) -> str:
-        """Return the bound at some layers as a table, with its intervals."""
+        """Return the bound at some layers as a table, with its intervals.
+
+        A distance is at most 1, whatever the bound.  Of the layers where the bound says no more,
+        the last one is shown.
+        """
+        layers = shown_layers(int(self.layers[-1]))
+        first = max((layer for layer in layers if self.bound[layer] >= 1.0), default=0)
         rows = []
-        for layer in shown_layers(int(self.layers[-1])):
-            bound = self.bound[layer]
+        for layer in (layer for layer in layers if layer >= first):
+            bound, ends = min(self.bound[layer], 1.0), np.minimum(self.ci[layer], 1.0)
             # A share of 0 of the pairs is less than one pair, not nothing.
             share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / self.chains:.4g}"
-            rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*self.ci[layer])))
+            rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*ends)))
         heads = ("layer", "distance at most", f"{100 * self.level:g} % interval")
         return text_table(heads, rows, align=">>>")
 
@@ -130,8 +136,6 @@ class LaggedDistance(Curves, _Bounds):
     >>> print(cert.lagged)
     Upper bound of the total-variation distance between layers l and l + 7; 200 pairs, no assumption
     layer  distance at most      95 % interval
-        0                 1        [0.9817, 1]
-        1                 1        [0.9817, 1]
         2                 1        [0.9817, 1]
         4              0.99   [0.9643, 0.9988]
         8             0.065  [0.03506, 0.1086]
@@ -362,8 +366,7 @@ class TVBound(Drawn, WithRate, _Bounds):
             f"Upper bound of the total-variation distance from the {self.law} law",
             wrapped(
                 f"(The intervals hold for a horizon of {self.horizon} layers. They cut longer "
-                "waits off, so they may lie below the bound. Values of 1 or more are vacuous. The "
-                "bound decreases in steps of the lag.)"
+                "waits off, so they may lie below the bound, which decreases in steps of the lag.)"
             ),
             self._table(),
         ]

@@ -121,7 +121,7 @@ class Facts(Result):
     least_live_units: float = math.nan
     all_dead: bool = False
     numbers_per_channel: float = math.nan
-    running_statistics: bool = False
+    running_statistics: bool = field(default=False, repr=False)
     clones: float = 0.0
     probabilities: bool = False
     most_of_chance: float = field(default=100.0, repr=False)

@@ -129,6 +129,7 @@ def log_norms(chain, depth, count, seed):
 class TestOrthogonal:
     FIGURE = "gradients-orthogonal"
 
+    @pytest.mark.slow
     def test_norms_are_those_of_real_networks(self, data):
         count = 800
         for index, (name, batch) in enumerate(SIZES["kinds"]):

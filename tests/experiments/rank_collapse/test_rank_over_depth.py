@@ -30,6 +30,7 @@ class TestFig2:
                 band = curve(data, "rank_bound")[first, 0, second, LAST]
                 assert require_mean((band, 24), expected) < 0.1
 
+    @pytest.mark.slow
     def test_vanilla_networks_collapse_to_rank_one(self, data):
         # From layer 1088 on log(s2/s1) has a mean below −37 and a standard deviation of .25 √l for
         # linear networks, 2.8 of them below the −13.8 of rank 1 at 1e-12.  So each is there with
@@ -73,6 +74,7 @@ class TestFig2:
 class TestCentring:
     FIGURE = "rank-collapse-centring"
 
+    @pytest.mark.slow
     def test_centring_a_linear_network_takes_one_sample(self, figure):
         (_, centred, *_), (_, uncentred, *_), (_, less, *_), *_ = figure.table.rows
         allowed = special.stdtrit(49, 1 - CERTAIN / 2)

@@ -29,6 +29,7 @@ class TestFig4:
 class TestFig5:
     FIGURE = "rank-collapse-5"
 
+    @pytest.mark.slow
     def test_positive_weights_lower_rank_bound_and_accuracy(self, data):
         bound, accuracy = curve(data, "rank_bound")[:, 0], curve(data, "accuracy")
         for usual, positive in ((0, 2), (3, 5), (6, 8)):

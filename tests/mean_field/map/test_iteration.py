@@ -273,6 +273,7 @@ def test_a_network_has_no_fixed_point():
         MeanField(network_of([bnmc.Chain(8, 4), bnmc.Chain(8, 4, skip=0.5)])).trajectory(G0)
 
 
+@pytest.mark.slow
 def test_wide_networks_have_these_gram_matrices():
     """The mean of 20 networks, with a bias of the order 1/width.
 
