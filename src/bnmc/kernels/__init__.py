@@ -1,8 +1,9 @@
 """The kernels of `bnmc.simulate`, for compiled code of your own.
 
-The functions are Numba dispatchers. Call them in functions under ``numba.njit``, in ``prange``
+The kernels are Numba dispatchers. Call them in functions under ``numba.njit``, in ``prange``
 loops, or in Python. They hold no GIL, allocate nothing, raise nothing and keep no state. With the
-same key, chain, layer and dtype they give the same bits as `bnmc.simulate`.
+same key, chain, layer, dtype and sampler they give the same bits as `bnmc.simulate`. Functions that
+make arguments, such as `law`, `activation` and `workspace`, are Python functions.
 
 They take these arguments:
 
@@ -16,8 +17,8 @@ They take these arguments:
   laws in turn, but is cleared when batch or inputs change. Its dtype, float32 or float64, is the
   precision of rows and weights.
 
-All arrays are C-contiguous. Each function returns the number of a `Status`. `raise_status` raises
-the error of a status.
+All arrays are C-contiguous. Kernels that write arrays return the number of a `Status`.
+`raise_status` raises the error of a status.
 
 The rows of a layer are stored as an array of shape (columns, stride), with columns = batch × inputs
 and the width rounded up to a multiple of 512 as stride. `activations` and `representation` make

@@ -1,4 +1,4 @@
-"""`tv_bound`: an upper bound of the distance from the stationary law, from coupled pairs."""
+"""`tv_bound`: an upper bound of the distance from the law of later layers, from coupled pairs."""
 
 from __future__ import annotations
 
@@ -418,7 +418,7 @@ def tv_bound(
     backend: str = "cpu",
     progress: bool | Progress = False,
 ) -> TVBound:
-    r"""Bound the total-variation distance of the law of each layer from the stationary law.
+    r"""Bound the total-variation distance of the law of each layer from that of later layers.
 
     Two copies of the chain, one ahead of the other by a lag, are coupled so that they meet and stay
     equal.  The law of the meeting times bounds the distance.  Chains from other starts must meet

@@ -1,4 +1,4 @@
-"""Layers in PyTorch and JAX, as steps for `assert_same_law`, and adapters for layers of your own.
+"""Layers in PyTorch and JAX, as steps for `assert_same_law`.
 
 With the default options the layers have the law of a chain.  The other options are common settings
 with another law.  PyTorch and JAX are imported when a step is built; neither is an extra of bnmc.
