@@ -34,9 +34,7 @@ def test_no_summary_is_cut(printed, monkeypatch):
     commands = printed("--help").partition("Commands:")[2]
     assert "..." not in commands
     assert "…" not in commands
-    assert (
-        "  certify        Bound the distance of each layer from the stationary law.\n" in commands
-    )
+    assert "  certify        Bound the distance of each layer from later layers.\n" in commands
 
 
 def chain(activation="relu", **options):

@@ -29,7 +29,7 @@ _LAYERS = 50
 _IMAGES = (256, 256)
 
 # Alternatives for a normalized model.
-_ACTIVATIONS = ("tanh", "relu")
+_ACTIVATIONS = ("tanh", "relu", "elu", "selu")
 _BATCHES = (16, 64, 256)
 
 

@@ -26,7 +26,7 @@ def certify(
     tail_probability: float | None = None,
     progress: Progress = True,
 ) -> Report:
-    """Bound the distance of the law of each layer from that of later layers.
+    """Bound the distance of each layer from later layers.
 
     The distance is total variation, and coupled pairs of chains bound it. The first table needs no
     assumption. The output states the assumptions of the second table.
