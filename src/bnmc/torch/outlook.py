@@ -240,7 +240,7 @@ def _of_gradients(facts: Facts) -> list[Fault]:
     if facts.lost > 0.9:
         faults.append(Fault("lost", "no", "no", _lost(facts), "loss scaling, or bfloat16"))
     if facts.clones > 0.85:
-        # A layer of equal units is one unit for ever; Adam trains with a few others.
+        # If all units of a layer are equal, training keeps them equal. If a few differ, Adam trains.
         share = f"{100 * facts.clones:.0f} %"
         faults.append(Fault(
             "clones", "no", "no" if facts.clones == 1.0 else "late",

@@ -54,8 +54,8 @@ def outlook_table(run: Run, sizes: _Sizes) -> Experiment:
     Two collections of small models are trained with SGD and with Adam, at four or five learning
     rates each (``full``: seven).  The "collection" has models of many kinds, with which the rules
     of the outlook are tested.  The models "held out" were written afterwards, with larger networks,
-    other data, half precision, and weights that were trained before.  The page
-    of `bnmc.torch` lists the rules that were changed after these models had been measured.
+    other data, half precision, and weights that were trained before.  The
+    documentation of `bnmc.torch` lists the rules that changed after they had been measured.
 
     A model *trains* if its loss, the mean over 30 batches, falls below half of chance within 300
     steps at one of the rates.  Chance is the loss of the best constant output.  If the model does

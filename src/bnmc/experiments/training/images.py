@@ -143,7 +143,8 @@ def digits(count: int) -> NDArray[np.float64]:
     content = resources.files("bnmc.experiments.training").joinpath("digits.npz").read_bytes()
     with np.load(BytesIO(content)) as stored:
         images = stored["images"]
-    count = integer("batch", count, low=1, high=len(images), hint="there are 1740 digits")
+    hint = f"there are {len(images)} digits"
+    count = integer("batch", count, low=1, high=len(images), hint=hint)
     return np.ascontiguousarray(images[:count].T / 16.0)
 
 
