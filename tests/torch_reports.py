@@ -1,7 +1,8 @@
 """Public reports of models that do not train, each rebuilt in a few lines.
 
-What a verdict must say was written down before any of these models was measured or trained.
-`docs/torch.rst` has the table, with the sources; `torch/test_outlook.py` compares them.
+The outlooks were written down before any of these models was measured or trained; the words that a
+verdict must contain were adapted to its wording afterwards.  `docs/torch.rst` has the table, with
+the sources; `torch/test_outlook.py` compares them.
 """
 
 import math

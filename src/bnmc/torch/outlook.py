@@ -140,7 +140,7 @@ def outlook_of(
             continue
         wrong.append(f"{fault.text}{share}")
         cures.append(fault.cure)
-    if wrong and _is_only_evaluated(first):
+    if wrong and _is_untrained_in_eval(first):
         cures.insert(0, _TRAIN)
     stays = after is not None and "trains" not in (adam, _answers_of(after)[1])
     if stays and fall is not None and fall >= _FALLS:
@@ -152,7 +152,7 @@ def outlook_of(
     return Outlook(sgd, adam, tuple(wrong), tuple(beside), tuple(dict.fromkeys(cures)))
 
 
-def _is_only_evaluated(facts: Facts) -> bool:
+def _is_untrained_in_eval(facts: Facts) -> bool:
     """Whether an untrained model is in eval mode, so that its facts are not those of training."""
     return facts.running_statistics and not facts.loss < _TRAINED * facts.chance
 
@@ -240,7 +240,7 @@ def _of_gradients(facts: Facts) -> list[Fault]:
     if facts.lost > 0.9:
         faults.append(Fault("lost", "no", "no", _lost(facts), "loss scaling, or bfloat16"))
     if facts.clones > 0.85:
-        # If all units of a layer are equal, training keeps them equal. If a few differ, Adam trains.
+        # Training keeps equal units equal. If a few units differ, Adam trains.
         share = f"{100 * facts.clones:.0f} %"
         faults.append(Fault(
             "clones", "no", "no" if facts.clones == 1.0 else "late",
@@ -350,7 +350,7 @@ def said(
     outlook: Outlook, facts: Facts, rows: str, cure: str = "", fall: float | None = None
 ) -> str:
     """Return the verdict: at most three sentences, what is wrong first; eval mode has one more."""
-    mode = _EVAL if _is_only_evaluated(facts) else ""
+    mode = _EVAL if _is_untrained_in_eval(facts) else ""
     if outlook.wrong:
         wrong = ", and ".join(outlook.wrong[:2])
         numbers = _numbers(facts, rows, wrong, fall)
