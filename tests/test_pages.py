@@ -19,8 +19,6 @@ from bnmc.torch.result import _HEADS as HEADS
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 IMAGES = DOCS / "images"
-#: The picture of the index takes minutes to compute, and has no numbers in its file.
-WITHOUT_NUMBERS = {"settling"}
 #: Scripts beside those that draw numbers: a module, and one that writes an SVG file.
 OTHERS = {"saving", "logo"}
 #: Pictures of the mean field, and of kernels that most tests compile.
@@ -42,7 +40,7 @@ def number(text):
     [
         pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
         for path in sorted(IMAGES.glob("*.py"))
-        if path.stem not in WITHOUT_NUMBERS | OTHERS
+        if path.stem not in OTHERS
     ],
 )
 def test_pictures_have_the_numbers_of_today(script, monkeypatch):
@@ -67,8 +65,7 @@ def test_pictures_of_the_pages_are_small_and_have_a_program_that_draws_them():
     pictures = [path for path in IMAGES.iterdir() if path.suffix in (".png", ".svg")]
     assert pictures
     for path in pictures:
-        most = 150_000 if path.stem in WITHOUT_NUMBERS else 62_000
-        assert path.stat().st_size < most, path.name
+        assert path.stat().st_size < 62_000, path.name
         assert path.suffix == ".svg" or path.with_suffix(".py").exists(), path.name
 
 
