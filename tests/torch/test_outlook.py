@@ -499,17 +499,17 @@ def test_gradients_under_batch_norm_grow_at_the_published_rate(activation, name)
         assert math.sqrt(expected) == pytest.approx(math.sqrt(math.pi / (math.pi - 1.0)), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("rate", "words"), [(0.1, "all units of a layer are zero"), (0.01, "outputs hardly differ")]
-)
-def test_embeddings_that_collapsed(rate, words):
-    """The loss is then the margin; before the training, nothing is wrong."""
-    model, batch, labels = embeddings_after(rate, 60)
+def test_embeddings_that_collapsed():
+    """The loss is then the margin; before the training, nothing is wrong.
+
+    At a rate of .1, rounding decides between this and units that are all zero.
+    """
+    model, batch, labels = embeddings_after(0.01, 60)
     measurement = measure(model, batch, labels=labels, loss=triplets, cosines=False)
     assert measurement.facts.loss == pytest.approx(MARGIN, abs=1e-3)
     assert measurement.outlook.sgd == "no"
-    assert any(words in text for text in measurement.outlook.wrong)
-    start = embeddings_after(rate, 0)[0]
+    assert any("outputs hardly differ" in text for text in measurement.outlook.wrong)
+    start = embeddings_after(0.01, 0)[0]
     assert measure(start, batch, labels=labels, loss=triplets, cosines=False).outlook.wrong == ()
 
 
