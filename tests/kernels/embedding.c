@@ -1,7 +1,7 @@
-/* A program of someone else: two threads take a chain each through layers, without Python.
+/* A program that embeds bnmc: each of two threads simulates a chain, without Python.
 
-   test_c_abi.py compiles it, as a library that is given the table, and (-DPROGRAM) as a program that
-   starts Python to get it. */
+   test_c.py compiles it as a library that is given the table, and with -DPROGRAM as a program that
+   starts Python to get the table. */
 #ifdef PROGRAM
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,9 +15,21 @@
 #define CHAINS 2
 #define BATCH 5
 
+/* Statuses beside those of bnmc_status. */
+enum { NOT_COMPATIBLE = -1, NO_MEMORY = -2, NO_THREAD = -3 };
+
+static const bnmc_law law = {
+    .width = 70,
+    .batch = BATCH,
+    .columns = BATCH, /* one input */
+    .norm = BNMC_CENTRED,
+    .skip = 0.0,
+    .gain = 1.0,
+    .eps = 0.0,
+};
+
 typedef struct {
   const bnmc_f64 *table;
-  bnmc_law law;
   int64_t chain, depth;
   uint64_t key;
   double *gram;
@@ -25,15 +37,19 @@ typedef struct {
 } job;
 
 static void *walk(void *argument) {
-  job *own = argument;
-  int64_t bytes = own->table->workspace_bytes(&own->law);
+  job *task = argument;
+  int64_t bytes = task->table->workspace_bytes(&law);
   void *work = malloc((size_t)bytes); /* of any content */
-  for (int i = 0; i < BATCH * BATCH; i++) own->gram[i] = i % (BATCH + 1) == 0;
-  own->status = BNMC_OK;
-  for (int64_t layer = 0; layer <= own->depth && own->status == BNMC_OK; layer++)
-    own->status =
-        own->table->conditional_layer(&own->law, own->gram, layer, own->chain, own->key, own->gram,
-                                      work, bytes, NULL, NULL);
+  if (!work) {
+    task->status = NO_MEMORY;
+    return NULL;
+  }
+  for (int i = 0; i < BATCH * BATCH; i++) task->gram[i] = i % (BATCH + 1) == 0;
+  task->status = BNMC_OK;
+  for (int64_t layer = 0; layer <= task->depth && task->status == BNMC_OK; layer++)
+    task->status =
+        task->table->conditional_layer(&law, task->gram, layer, task->chain, task->key, task->gram,
+                                       work, bytes, NULL, NULL);
   free(work);
   return NULL;
 }
@@ -42,15 +58,23 @@ static void *walk(void *argument) {
 int32_t run(const bnmc_f64 *table, int64_t depth, uint64_t key, double *grams) {
   job jobs[CHAINS];
   pthread_t threads[CHAINS];
-  if (!bnmc_is_compatible(table->major, table->minor) || table->bytes < sizeof *table) return -1;
-  for (int i = 0; i < CHAINS; i++) {
-    bnmc_law law = {70, BATCH, BATCH, BNMC_CENTRED, 0.0, 1.0, 0.0};
-    job own = {table, law, i, depth, key, grams + i * BATCH * BATCH, 0};
-    jobs[i] = own;
-    if (pthread_create(&threads[i], NULL, walk, &jobs[i])) return -1;
+  int started = 0;
+  int32_t status = BNMC_OK;
+  if (!bnmc_is_compatible(table->major, table->minor) || table->bytes < sizeof *table)
+    return NOT_COMPATIBLE;
+  for (; started < CHAINS; started++) {
+    jobs[started] = (job){.table = table, .chain = started, .depth = depth, .key = key};
+    jobs[started].gram = grams + started * BATCH * BATCH;
+    if (pthread_create(&threads[started], NULL, walk, &jobs[started])) {
+      status = NO_THREAD;
+      break;
+    }
   }
-  for (int i = 0; i < CHAINS; i++) pthread_join(threads[i], NULL);
-  return jobs[0].status ? jobs[0].status : jobs[1].status;
+  for (int i = 0; i < started; i++) { /* the threads that started use `jobs` until they end */
+    pthread_join(threads[i], NULL);
+    if (status == BNMC_OK) status = jobs[i].status;
+  }
+  return status;
 }
 
 #ifdef PROGRAM

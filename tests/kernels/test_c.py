@@ -4,6 +4,7 @@ import ctypes
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -285,14 +286,55 @@ def test_a_compiled_library(folder, run):
 
 
 @needs_compiler
-def test_the_program_of_the_page(folder, monkeypatch, capsys):
-    compiled(folder, "embedding.so", "-shared", "-fPIC")
-    monkeypatch.chdir(folder)
-    page = PAGE.read_text(encoding="utf-8")
-    block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", page)
-    exec(textwrap.dedent(block[1]), {})
+def test_the_programs_of_the_page(folder):
+    """The commands of the page, in the folder of its two programs, print what the page shows."""
+    page, source = (path.read_text(encoding="utf-8") for path in (PAGE, SOURCE))
+    blocks = dict(re.findall(r"code-block:: (python|console)\n\n((?:    .*\n|\n)+)", page))
+    (folder / "embedding.py").write_text(textwrap.dedent(blocks["python"]))
+    shown = re.findall(r":(?:start-at|end-before): (.*)", page)
+    start = source.index(shown[0])
+    (folder / "embedding.c").write_text(source[start : source.index(shown[1], start)])
+    printed = ""
+    for line in textwrap.dedent(blocks["console"]).strip().splitlines():
+        if not line.startswith("$ "):
+            assert printed == f"{line}\n"
+            continue
+        command = re.sub("^python ", f"{shlex.quote(sys.executable)} ", line.removeprefix("$ "))
+        done = subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
     gram = bnmc.simulate(CHAIN, 20, rng="key:0000000000000007", sampler="conditional").gram[0, -1]
-    assert capsys.readouterr().out == f"0 {gram.diagonal().round(2)}\n"
+    assert printed == f"0 {gram.diagonal().round(2)}\n"
+
+
+#: Replacements for functions of C: malloc returns NULL, and the second thread does not start.
+FAILING = {
+    "malloc": "void *__wrap_malloc(unsigned long bytes) { return (void)bytes, (void *)0; }",
+    "pthread_create": """
+#include <pthread.h>
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *options, void *(*run)(void *),
+                          void *argument) {
+  static int calls;
+  return calls++ ? 1 : __real_pthread_create(thread, options, run, argument);
+}
+""",
+}
+
+
+@needs_compiler
+@pytest.mark.skipif(sys.platform != "linux", reason="the linker replaces no function")
+@pytest.mark.parametrize(("function", "status"), [("malloc", -2), ("pthread_create", -3)])
+def test_a_program_without_memory_or_threads(function, status, folder, run):
+    """If the second thread does not start, the first one ends before the program returns."""
+    (folder / "failing.c").write_text(FAILING[function])
+    options = "-shared", "-fPIC", str(folder / "failing.c"), f"-Wl,--wrap={function}"
+    library = ctypes.CDLL(str(compiled(folder, f"{function}.so", *options)))
+    library.run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p)
+    grams = np.zeros((2, 5, 5))
+    assert library.run(c.table("relu").address, 20, run.key, grams.ctypes.data) == status
+    first = 0.0 if function == "malloc" else run.gram[0, -1]
+    np.testing.assert_array_equal(grams, [first * np.ones((5, 5)), np.zeros((5, 5))])
 
 
 PYTHON_H = Path(sysconfig.get_path("include")) / "Python.h"
