@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.mathjax",
     # With its fonts among the pages: formulas need no network.
     "sphinx-mathjax-offline",
+    "sphinx_design",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
