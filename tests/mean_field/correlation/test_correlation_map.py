@@ -138,6 +138,19 @@ def test_several_attractors():
     assert (beyond.variance, beyond.backward_rate) == (math.inf, math.inf)
 
 
+@pytest.mark.parametrize("distance", [1e-3, 1e-9])
+def test_two_fixed_points_that_nearly_coincide(distance):
+    """exp: 2q exp(−2q) = 2σ_w² ≤ 1/e; near it, the series of both solutions around q = 1/2."""
+    w = (1 - distance) / (2 * math.e)
+    points = CorrelationMap("exp", weight_variance=w).variance_fixed_points()
+    series = [0.5 + sign * math.sqrt(distance / 2) + distance / 3 for sign in (-1, 1)]
+    found = [point.variance for point in points]
+    assert found == pytest.approx(series, abs=distance**1.5 + 1e-10)
+    assert [point.stable for point in points] == [True, False]
+    w = (1 + distance) / (2 * math.e)
+    assert CorrelationMap("exp", weight_variance=w).variance_fixed_points() == ()
+
+
 def test_a_variance_map_that_decreases():
     # V(q) = E exp(−2x²) = 1/√(1 + 4q)
     field = CorrelationMap(Activation(lambda x: np.exp(-x * x)), weight_variance=50.0)

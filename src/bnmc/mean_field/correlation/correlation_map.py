@@ -254,9 +254,9 @@ class CorrelationMap:
         Returns
         -------
         tuple of VariancePoint
-            Without those above 1e12. Fixed points below 1e-12 count as 0. Two of them whose ratio
-            is below 1.33 may be missed. Empty if the variance diverges from every start, or if
-            every variance is a fixed point: relu with σ_w² = 2 and σ_b² = 0.
+            Without those above 1e12. Fixed points below 1e-12 count as 0. Of three whose ratios
+            are below 1.33, two may be missed. Empty if the variance diverges from every start, or
+            if every variance is a fixed point: relu with σ_w² = 2 and σ_b² = 0.
 
         Raises
         ------

@@ -36,6 +36,9 @@ _NEAR_ZERO = 1e-30
 # A factor per layer of a homogeneous activation that is this close to 1 is 1.
 _ONE = 8.0 * EPSILON
 
+# A slope of the variance map that is this close to 1 is 1: the growth is at an extremum.
+_FLAT = math.sqrt(EPSILON)
+
 
 @dataclass(frozen=True, kw_only=True)
 class VariancePoint(Result):
@@ -115,11 +118,19 @@ def depth_scale(slope: float) -> float:
 # --- the variance
 
 
-def variance_roots(function: Function, smallest: float = SMALLEST) -> list[float]:
-    """Return the points from `smallest` to the largest variance where a function is 0."""
+def variance_roots(
+    function: Function, smallest: float = SMALLEST, slope: Function | None = None
+) -> list[float]:
+    """Return the points from `smallest` to the largest variance where a function is 0.
+
+    If its derivative `slope` is given, two roots between neighbouring points of the grid are found:
+    the extremum between them becomes a point of the grid.
+    """
     ends = math.log(smallest), math.log(_LARGEST)
     count = round((ends[1] - ends[0]) / math.log(10.0) * _PER_DECADE)
-    grid = np.linspace(*ends, count + 1)
+    grid = np.linspace(*ends, count + 1).tolist()
+    if slope is not None:
+        grid = sorted({*grid, *roots(lambda point: slope(math.exp(point)), grid)})
     return [math.exp(point) for point in roots(lambda point: function(math.exp(point)), grid)]
 
 
@@ -143,7 +154,14 @@ def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
         level = layer.level(1.0)
         error = level.error * max(1.0, level.following)
         return (VariancePoint(variance=level.following, slope=0.0, error=error),)
-    points = [_point(layer, variance) for variance in variance_roots(layer.growth)]
+
+    def slope(variance: float) -> float:
+        """Return the derivative of the growth; 0 where it is rounding."""
+        excess = layer.rough_level(variance).variance_slope - 1.0
+        return 0.0 if abs(excess) <= _FLAT else excess
+
+    places = variance_roots(layer.growth, slope=slope)
+    points = [_point(layer, variance) for variance in places]
     least = layer.rough_level(SMALLEST)
     if layer.bias_variance == 0.0 and least.following < math.sqrt(SMALLEST):
         zero = VariancePoint(variance=0.0, slope=least.following / SMALLEST, error=0.0)
@@ -212,7 +230,7 @@ def _point(layer: PairLayer, variance: float) -> VariancePoint:
     error = (level.error + 4.0 * EPSILON) * max(level.following, variance)
     total = error / escape if escape > 0.0 else math.inf
     # Where the slope is 1 within the error, the root may be a double one.
-    if escape < math.sqrt(EPSILON):
+    if escape < _FLAT:
         total = math.inf
     return VariancePoint(
         variance=variance, slope=level.variance_slope, error=total / max(1.0, variance)
