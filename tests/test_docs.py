@@ -137,8 +137,8 @@ def test_commands_run(command, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(experiments, "run", quick)  # `make docs` runs the real ones
     assert cli.main(words) == command.status
     printed = "".join(capsys.readouterr())
-    # With an empty cache, the first command that needs a kernel also reports its compilation.
-    printed = re.sub(r"^bnmc: compiling .*\n?", "", printed, flags=re.MULTILINE).strip()
+    # Compilation and long work are reported, on some machines, by lines that no page shows.
+    printed = re.sub(r"^bnmc: (?!error).*\n?", "", printed, flags=re.MULTILINE).strip()
     assert printed
     if command.shown:
         assert doctest.OutputChecker().check_output(command.shown, printed, OPTIONS), printed
