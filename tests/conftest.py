@@ -6,6 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sharing import rewrite_files
 from tracing import Tracing, compilation_without_a_tracer
 
 # Numba reads this variable when it is imported: GPU kernels then run in its simulator.  Other tests
@@ -27,7 +28,12 @@ def pytest_configure(config):
     config.pluginmanager.register(Tracing(), "tracing")
 
 
-@pytest.hookimpl(wrapper=True)
+def pytest_sessionstart(session):
+    """Compile the files of this worker, and let other workers compile others."""
+    rewrite_files(session.config)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection():
     """Leave what is collected, which lives as long as the process, out of garbage collections."""
     gc.disable()

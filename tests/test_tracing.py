@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sharing
 import tracing
 from tracing import Tracing
 
@@ -133,25 +134,34 @@ def tracers_of(around, wanted):
         threading.settrace(before[1])
 
 
+def session_of(**parts):
+    return SimpleNamespace(config=SimpleNamespace(**parts))
+
+
+ALONE = session_of(option=SimpleNamespace())
+WORKER = session_of(option=SimpleNamespace(numprocesses=2), workerinput={})
+CONTROLLER = session_of(option=SimpleNamespace(numprocesses=2))
+
+
 @pytest.mark.parametrize("hook", ["pytest_sessionstart", "pytest_runtestloop"])
 @pytest.mark.parametrize(
-    ("parts", "is_traced"),
+    ("session", "is_traced"),
     [
-        ({"option": SimpleNamespace(numprocesses=2)}, False),
-        ({"option": SimpleNamespace(numprocesses=2), "workerinput": {}}, True),
-        ({"option": SimpleNamespace(numprocesses=None)}, True),
-        ({"option": SimpleNamespace()}, True),
+        (CONTROLLER, False),
+        (WORKER, True),
+        (session_of(option=SimpleNamespace(numprocesses=None)), True),
+        (ALONE, True),
     ],
 )
-def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, parts, is_traced):
-    session = SimpleNamespace(config=SimpleNamespace(**parts))
+def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, session, is_traced):
     tracers = tracers_of(getattr(Tracing(), hook)(session), tracer)
     assert tracers == (tracer if is_traced else None, tracer)
 
 
+@pytest.mark.parametrize("session", [ALONE, WORKER, CONTROLLER])
 @pytest.mark.parametrize("is_traced", [True, False])
 def test_tests_are_collected_without_a_tracer_after_all_modules_are_imported(
-    is_traced, monkeypatch
+    session, is_traced, monkeypatch
 ):
     imported = {}
 
@@ -160,9 +170,24 @@ def test_tests_are_collected_without_a_tracer_after_all_modules_are_imported(
 
     monkeypatch.setattr(tracing, "import_module", import_module)
     wanted = tracer if is_traced else None
-    assert tracers_of(Tracing().pytest_collection(), wanted) == (None, wanted)
+    during = tracer if is_traced and session is CONTROLLER else None
+    assert tracers_of(Tracing().pytest_collection(session), wanted) == (during, wanted)
     # Without coverage nothing is imported that no test asks for.
     modules = (ROOT / "src" / "bnmc").rglob("*.py")
     every = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in modules}
     every = {name.removesuffix(".__init__") for name in every} - {"bnmc", "bnmc.__main__"}
-    assert imported == (dict.fromkeys(every, tracer) if is_traced else {})
+    expected = dict.fromkeys(tracing.LARGE_MODULES) | dict.fromkeys(every, tracer)
+    assert imported == (expected if is_traced and session is not CONTROLLER else {})
+
+
+def test_workers_compile_each_file_once():
+    def files(worker, count, source=pytest.Config.ArgsSource.TESTPATHS):
+        parts = {"workerid": f"gw{worker}", "workercount": count}
+        return sharing.files(SimpleNamespace(workerinput=parts, args_source=source))
+
+    every = [*(ROOT / "src" / "bnmc").rglob("*.py"), *(ROOT / "tests").rglob("test_*.py")]
+    assert sorted(files(0, 3) + files(1, 3) + files(2, 3)) == sorted(every)
+    # A run of some tests, or without workers, compiles what it imports.
+    assert not files(0, 3, pytest.Config.ArgsSource.ARGS)
+    assert not files(0, 1)
+    assert not sharing.files(SimpleNamespace())

@@ -33,6 +33,9 @@ IDLE, IDLE_CASES = 0.1, 0.25
 #: Test files that compile loops over scalar functions, which runs no code of this package.
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
 
+#: Modules of other packages that this package imports and that take more than half a second.
+LARGE_MODULES = ("numba.cuda", "scipy.stats", "torch._dynamo")
+
 
 def reached() -> int:
     """Return how many lines coverage has seen in this process."""
@@ -110,15 +113,23 @@ def compilation_without_a_tracer() -> Iterator[None]:
         yield
 
 
+def runs_no_tests(config: pytest.Config) -> bool:
+    """Return whether this process only hands tests to others."""
+    workers = getattr(config.option, "numprocesses", None)
+    return bool(workers) and not hasattr(config, "workerinput")
+
+
 def untraced_where_no_tests_run(session: pytest.Session) -> AbstractContextManager[None]:
     """Switch coverage off in the process that only hands tests to others, and in its threads."""
-    config = session.config
-    workers = getattr(config.option, "numprocesses", None)
-    return switched_off() if workers and not hasattr(config, "workerinput") else nullcontext()
+    return switched_off() if runs_no_tests(session.config) else nullcontext()
 
 
 def import_package() -> None:
-    """Import all modules of this package."""
+    """Import all modules of this package, and without coverage the largest that these import."""
+    with switched_off():
+        for name in LARGE_MODULES:
+            import_module(name)
+
     import bnmc  # after conftest.py has chosen the simulator
 
     for module in pkgutil.walk_packages(bnmc.__path__, "bnmc."):
@@ -161,13 +172,13 @@ class Tracing:
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self) -> Iterator[object]:
+    def pytest_collection(self, session: pytest.Session) -> Iterator[object]:
         """Collect tests without coverage, which makes this twice as long, most of it in pytest.
 
         The package is imported before: coverage that is switched on for one import, and off within
         it for those of other packages, would lose the lines after these.
         """
-        if sys.gettrace() is None:
+        if sys.gettrace() is None or runs_no_tests(session.config):
             return (yield)
         import_package()
         with switched_off():
