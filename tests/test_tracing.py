@@ -180,7 +180,9 @@ def test_tests_are_collected_without_a_tracer_after_all_modules_are_imported(
     assert imported == (expected if is_traced and session is not CONTROLLER else {})
 
 
-def test_workers_compile_each_file_once():
+def test_workers_compile_each_file_once(monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+
     def files(worker, count, source=pytest.Config.ArgsSource.TESTPATHS):
         parts = {"workerid": f"gw{worker}", "workercount": count}
         return sharing.files(SimpleNamespace(workerinput=parts, args_source=source))

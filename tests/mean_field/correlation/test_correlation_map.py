@@ -144,8 +144,8 @@ def test_two_fixed_points_that_nearly_coincide(distance):
     w = (1 - distance) / (2 * math.e)
     points = CorrelationMap("exp", weight_variance=w).variance_fixed_points()
     series = [0.5 + sign * math.sqrt(distance / 2) + distance / 3 for sign in (-1, 1)]
-    found = [point.variance for point in points]
-    assert found == pytest.approx(series, abs=distance**1.5 + 1e-10)
+    variances = [point.variance for point in points]
+    assert variances == pytest.approx(series, abs=distance**1.5 + 1e-10)
     assert [point.stable for point in points] == [True, False]
     w = (1 + distance) / (2 * math.e)
     assert CorrelationMap("exp", weight_variance=w).variance_fixed_points() == ()
