@@ -19,6 +19,7 @@ BACKPROP = f"backprop {CHAIN} --depth 8 --chains 6 --seed 3"
 READOUT = f"{BACKPROP} --activation linear --gain 0.5 --dtype float32 --classes 3 --loss"
 CERTIFY = f"certify {CHAIN} --depth 8 --seed 3 --chains"
 NORMS = f"compare-norms {CHAIN} --depth 4 --chains 3"
+DOCS = Path(__file__).parents[2] / "docs"
 SIMULATE = "simulate --width 50 --depth 6 --chains 8 --seed 0 --batch 4"
 
 
@@ -35,6 +36,16 @@ def test_no_summary_is_cut(printed, monkeypatch):
     assert "..." not in commands
     assert "…" not in commands
     assert "  certify        Bound the distance of each layer from later layers.\n" in commands
+
+
+def test_the_help_begins_with_the_first_steps():
+    commands = application.application().registered_commands
+    names = [command.name for command in commands]
+    assert names[:4] == ["demo", "inspect", "fixed-point", "simulate"]
+    panels = [command.rich_help_panel for command in commands]
+    assert panels == [panel for panel in dict.fromkeys(panels) for _ in range(panels.count(panel))]
+    rows = re.findall(r"^``bnmc ([\w-]+)``  ", (DOCS / "commands.rst").read_text(), re.MULTILINE)
+    assert rows == names
 
 
 def chain(activation="relu", **options):

@@ -21,7 +21,7 @@ def trial(run, monkeypatch):
     """Run a function as the command ``trial``."""
 
     def trial(function, options=""):
-        monkeypatch.setattr(application, "COMMANDS", {"trial": "trial", "info": "machine"})
+        monkeypatch.setattr(application, "_PANELS", {"": {"trial": "trial", "info": "machine"}})
         module = SimpleNamespace(trial=function)
         monkeypatch.setitem(sys.modules, "bnmc.cli.commands.trial", module)
         return run(f"trial {options}")

@@ -100,6 +100,14 @@ def test_values_of_another_kind_are_refused(changes, error):
         sizes.checked(Sizes(), changes)
 
 
+def test_a_misspelt_argument_of_all_figures_has_a_suggestion():
+    for name, near in (("progres", "progress"), ("thread", "threads"), ("seed", "rng")):
+        with pytest.raises(UnknownNameError, match=f"did you mean the argument '{near}'"):
+            sizes.checked(Sizes(), {name: 3})
+    with pytest.raises(UnknownNameError, match="did you mean 'width'"):
+        sizes.checked(Sizes(), {"widht": 3})
+
+
 def test_values_have_their_canonical_type():
     changed = sizes.checked(
         Sizes(),

@@ -11,16 +11,21 @@ import typer
 from bnmc.cli.command import Command
 from bnmc.cli.commands.figures import FigureCommand
 
-#: The modules of the commands, in the order of the help. A command is the function of its name.
-COMMANDS = {
-    **dict.fromkeys(("simulate", "backprop"), "runs"),
-    **dict.fromkeys(("fixed_point", "width", "stability", "phase"), "mean_field"),
-    "compare_norms": "figures",
-    **dict.fromkeys(("certify", "rates", "regularity", "check"), "stationary"),
-    "inspect": "inspect",
-    **dict.fromkeys(("bench", "info"), "machine"),
-    **dict.fromkeys(("figure", "demo"), "figures"),
-}
+#: The modules of the commands, by panel of the help. A command is the function of its name.
+_PANELS = {
+    "First steps": {
+        "demo": "figures", "inspect": "inspect", "fixed_point": "mean_field", "simulate": "runs",
+    },
+    "Infinite width": dict.fromkeys(("width", "stability", "phase"), "mean_field"),
+    "Gradients and norms": {"backprop": "runs", "compare_norms": "figures"},
+    "Mixing and the stationary law": dict.fromkeys(
+        ("certify", "rates", "regularity", "check"), "stationary"
+    ),
+    "Papers and machine": {"figure": "figures", "bench": "machine", "info": "machine"},
+}  # fmt: skip
+
+#: All commands, in the order of the help.
+COMMANDS = [name for panel in _PANELS.values() for name in panel]
 
 
 def application() -> typer.Typer:
@@ -31,10 +36,11 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_root)
-    for name, module in COMMANDS.items():
-        function = getattr(importlib.import_module(f"bnmc.cli.commands.{module}"), name)
-        kind = FigureCommand if name == "figure" else Command
-        app.command(name.replace("_", "-"), cls=kind)(function)
+    for panel, commands in _PANELS.items():
+        for name, module in commands.items():
+            function = getattr(importlib.import_module(f"bnmc.cli.commands.{module}"), name)
+            kind = FigureCommand if name == "figure" else Command
+            app.command(name.replace("_", "-"), cls=kind, rich_help_panel=panel)(function)
     return app
 
 

@@ -17,6 +17,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from bnmc._kernels.scalar.activations import BUILTIN
@@ -64,6 +65,9 @@ _MEANINGS = {
     "width": "width",
     "widths": "widths",
 }
+
+#: Arguments that all figures share.
+_OPTIONS = ("full", "rng", "progress", "threads", "executor", "store", "timeout", "data")
 
 #: What separates the values of a tuple in a text, and those of a tuple in a tuple.
 _SEPARATORS = ",:"
@@ -166,6 +170,11 @@ def _name(argument: str, name: str, kinds: Mapping[str, Any]) -> str:
     if name not in kinds and name in renamed:
         new = renamed[name] if renamed[name] in kinds else "chains"
         raise UnknownNameError(argument, name, kinds, f"`{name}` is now `{new}`")
+    if name not in kinds and argument == "size" and not get_close_matches(name, kinds):
+        near = ["rng"] if name == "seed" else get_close_matches(name, _OPTIONS)
+        raise UnknownNameError(
+            argument, name, kinds, f"did you mean the argument {near[0]!r}?" if near else ""
+        )
     return choice(argument, name, kinds)
 
 

@@ -19,6 +19,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.layers import over_square
 from bnmc.simulation.engine.replay import replaying, representation
 from bnmc.simulation.run import simulate
+from bnmc.simulation.runs import seconds_of
 
 #: Layers from one measured layer to the next without a skip connection.  Autocorrelation times are
 #: 2 to 3 layers for α and 2 to 6 for r, at widths 4 to 32.
@@ -37,10 +38,8 @@ class FusedEnsemble:
 
     def __init__(self, chain: Chain, chains: int, key: int, parallel: Parallel) -> None:
         self.chains = chains
-        # Centred rows are orthogonal to the ones.
-        dimensions = chain.normalization.dimensions(chain.batch)
-        self.most = min(chain.width, dimensions)
-        self.rank = min(self.most, 3 * math.ceil(math.sqrt(chain.width)) + 8)
+        self.most = min(chain.width, chain.normalization.dimensions(chain.batch))
+        self.rank = _rank_of(chain)
         count, threads = -(-chains // kernels.LANES), parallel.threads
         matrices = count + (2 + ROUND_LAYERS // PACE) * min(threads, count)
         numbers = matrices * self.rank**2 + min(threads, count) * (chain.width + 8) * self.rank
@@ -191,9 +190,27 @@ def ensemble_of(
     chain: Chain, chains: int, key: int, parallel: Parallel
 ) -> FusedEnsemble | SimulatedEnsemble:
     """Return independent chains before their first layer."""
-    is_fused = chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
-    kind = FusedEnsemble if is_fused else SimulatedEnsemble
+    kind = FusedEnsemble if _is_fused(chain) else SimulatedEnsemble
     return kind(chain, chains, key, parallel)
+
+
+def seconds_of_layer(chain: Chain, every: int) -> float:
+    """Return the approximate seconds of a layer of one chain, if one in `every` is measured."""
+    width, batch = chain.width, chain.batch
+    if _is_fused(chain):
+        return 1e-6 + 2.5e-10 * width * _rank_of(chain) ** 2
+    measured = 1.5e-4 + 5e-10 * width * batch**2 + 3e-10 * batch**3
+    return measured / every + seconds_of("conditional", chain.layers[1], batch, "float64")
+
+
+def _is_fused(chain: Chain) -> bool:
+    return chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
+
+
+def _rank_of(chain: Chain) -> int:
+    """Return the directions of a fused chain; centred rows are orthogonal to the ones."""
+    most = min(chain.width, chain.normalization.dimensions(chain.batch))
+    return min(most, 3 * math.ceil(math.sqrt(chain.width)) + 8)
 
 
 def _summed(

@@ -419,6 +419,26 @@ class Figures(Drawn, Result):
 _BURN_IN, _BURN_IN_RTOL = 6, 0.01
 
 
+def _pace_of(chain: Chain) -> float:
+    """Return the layers from one measured layer to the next.
+
+    With a skip connection a layer changes the directions of rows by about gain/skip.
+    """
+    return ensembles.PACE * (1 + min(abs(chain.skip / chain.gain), 1e6) ** 2)
+
+
+def burn_in_of(chain: Chain, rtol: float) -> int:
+    """Return the default burn-in. As many layers are measured first, and mostly suffice."""
+    scale = math.sqrt(min(chain.width, chain.batch)) * max(1.0, _BURN_IN_RTOL / rtol)
+    return math.ceil(min(_BURN_IN * _pace_of(chain) * scale, 1e18))
+
+
+def seconds_of(chain: Chain, layers: int, chains: int) -> float:
+    """Return the approximate seconds of an ensemble on one thread, to a factor of about 2."""
+    every = min(math.ceil(_pace_of(chain)), layers)
+    return layers * chains * ensembles.seconds_of_layer(chain, every)
+
+
 #: What the averages need of a chain.
 _NEEDS = (
     FULLY_CONNECTED,
@@ -450,11 +470,9 @@ class ErgodicRun:
         self.chains = integer("chains", chains, low=2, high=MOST_CHAINS)
         self.depth = integer("depth", depth, low=4, high=2**32 - 1)
         self.rtol = real("rtol", rtol, above=0.0)
-        # With a skip connection a layer changes the directions of rows by about gain/skip.
-        pace = ensembles.PACE * (1 + min(abs(chain.skip / chain.gain), 1e6) ** 2)
+        pace = _pace_of(chain)
         if burn_in is None:
-            scale = math.sqrt(min(chain.width, chain.batch)) * max(1.0, _BURN_IN_RTOL / self.rtol)
-            self.burn_in = math.ceil(min(_BURN_IN * pace * scale, 1e18))
+            self.burn_in = burn_in_of(chain, self.rtol)
             if self.burn_in > self.depth // 2:
                 allowed = f"at least {2 * self.burn_in} for this chain and rtol"
                 raise ArgumentError("depth", depth, allowed, "or a burn_in of your own")

@@ -91,6 +91,18 @@ def test_a_long_check_is_announced(run, monkeypatch, wanted):
         assert run(f"{line} {silent}")[2] == ""
 
 
+def test_a_long_estimate_of_the_regularity_is_announced(run, wanted):
+    line = "regularity --width 600 --threads 2 --seed 0"
+    # 2 · ceil(24 √600) layers of 64 chains; a layer takes the square of 83 directions, of 600 rows.
+    seconds = 1176 * 64 * (1e-6 + 2.5e-10 * 600 * 83**2) / 2
+    assert run(line)[2] == (
+        f"bnmc: regularity takes about {duration_text(seconds)}: 1176 layers of 64 chains, or "
+        "more\n"
+    )
+    for silent in ("--no-progress", "--width 8"):
+        assert run(f"{line} {silent}")[2] == ""
+
+
 @pytest.mark.parametrize("command", ["check", "regularity"])
 def test_long_commands_report_progress_by_default(run, wanted, command):
     for option in ("", "--no-progress"):

@@ -124,10 +124,18 @@ def regularity(
     rtol
         Target relative standard error.
     """
+    from bnmc._support.arguments import real
+    from bnmc._support.progress import announce
+    from bnmc._support.workers import thread_count
     from bnmc.chain.chain import Chain
     from bnmc.regularity import constant
+    from bnmc.regularity.ergodic import burn_in_of, seconds_of
 
     chain = Chain.bn_residual(width, width if batch is None else batch, activation, gamma=gamma)
+    if progress:
+        layers, chains = 2 * burn_in_of(chain, real("rtol", rtol, above=0.0)), 64
+        seconds = seconds_of(chain, layers, chains) / thread_count(threads)
+        announce("regularity", seconds, f"{layers} layers of {chains} chains, or more")
     estimate = constant(chain, rtol=rtol, rng=seed, threads=threads, progress=progress)
     document = {"chain": chain, **estimate.as_json()}
     return Report(document, [chain, f"regularity constant {estimate}"])
