@@ -131,21 +131,28 @@ def last_digit(text):
 # ---------------------------------------------------------------- numbers of kept tables
 
 PAGES = sorted(DOCS.glob("*.rst"))
-#: A role of `docs/_extensions/kept_tables.py` with its words.
-ROLE = re.compile(r":(cell|finding|number|test):`([^`]+)`")
+#: A role of `kept_tables.py` or `bench_tables.py` in `docs/_extensions`, with its words.
+ROLE = re.compile(r":(cell|finding|number|test|bench|machine):`([^`]+)`")
 #: A typed number with a decimal point; no name of a paper.
 TYPED = re.compile(r"(?<![\w.:/{])\d*\.\d+(?!\d*(?:\.\d|\}))")
 
 
 @pytest.fixture(scope="module")
-def kept_tables():
+def extensions():
+    """Return the modules with the roles: of tables of experiments, and of benchmarks."""
     pytest.importorskip("docutils")
     sys.path.insert(0, str(DOCS / "_extensions"))
     try:
+        import bench_tables
         import kept_tables
     finally:
         sys.path.remove(str(DOCS / "_extensions"))
-    return kept_tables
+    return kept_tables, bench_tables
+
+
+@pytest.fixture(scope="module")
+def kept_tables(extensions):
+    return extensions[0]
 
 
 def roles():
@@ -157,11 +164,25 @@ def roles():
     ]
 
 
-def test_numbers_of_pages_are_in_the_kept_tables(kept_tables):
+def test_numbers_of_pages_are_in_the_kept_tables(extensions):
     shown = [(kind, words) for _, kind, words in roles() if kind != "test"]
     assert len(shown) > 50
+    functions = extensions[0].ROLES | extensions[1].ROLES
     for kind, words in shown:
-        assert kept_tables.ROLES[kind]([word.strip() for word in words.split(";")])
+        assert functions[kind]([word.strip() for word in words.split(";")])
+
+
+def test_numbers_of_benchmarks(extensions):
+    digits, cell = extensions[1].digits, extensions[1].cell
+    assert list(map(digits, (0.00270, 609.6, 1117.2, 3398.0, 23_000_000.0))) == [
+        "0.0027", "610", "1120", "3400", "23\u202f000\u202f000",
+    ]  # fmt: skip
+    words = ["2026-11-21-mean_field", "Mean field", "fixed point, n = 10", "ms"]
+    assert cell(words) == "11.6"
+    assert cell([*words[:2], f"{words[2]} / {words[2]}", "ms"]) == "1"
+    for wrong in (["Mean field", "fixed point", "ms"], ["", words[2], "s"]):
+        with pytest.raises(LookupError):
+            cell([words[0], *wrong])
 
 
 def test_kept_tables_are_read(kept_tables):
@@ -205,7 +226,6 @@ def rows_of_lists(page):
 
 #: Pages with typed numbers, and what they are or what holds them.
 TYPED_ELSEWHERE = {
-    "benchmarks": "speeds of named machines beside the tables of bench/results",
     "papers_code": "tests/experiments/test_authors.py",
     "practitioners": "its table has a test here; pytorch.json has the measurements",
     "testing": "numbers of `pytest bench`",

@@ -1,15 +1,18 @@
-"""The directives ``bench`` and ``bench-processors``, which show files of ``bench/results``.
+"""Directives and roles that show files of ``bench/results``.
 
 The files are those of pytest-benchmark.  A table of ``bench`` is a group; its columns are the
 numbers of the extra information of each benchmark.  Date and machine stand above.
 
 .. bench:: 2026-11-25-simulate
    :tables: 1 3
+   :columns: us a layer-chain; x hand-written
 
-.. bench:: 2026-11-28-instructions
-   :columns: registers; instructions
+``bench-processors`` is one table of all kinds of processors, of the newest full run on each; with
+``figures``, only of these figures.
 
-``bench-processors`` is one table of all kinds of processors, of the newest full run on each.
+``:bench:`FILE; group; row; column``` is a number to three digits: of the only group that contains
+these words and has the row.  With ``row / other row`` it is the quotient of both.
+``:machine:`FILE``` is the processor, its number of cores, and the date.
 """
 
 import json
@@ -19,6 +22,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
+from kept_tables import role_of
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -31,6 +35,7 @@ SIZES = ("(1000, 10)", "(4000, 10)", "(500, 20)", "(1000, 100)")
 
 #: Its figures: text, kind of file, benchmark (or any), and column.
 FIGURES = (
+    ("us a layer-chain", "simulate", "bnmc conditional float32, ensemble", "us a layer-chain"),
     ("of the roofline, float32", "simulate", "bnmc conditional float32, ensemble",
      "of the roofline"),
     ("the same, processor time", "simulate", "bnmc conditional float32, ensemble",
@@ -49,17 +54,26 @@ FIGURES = (
 )  # fmt: skip
 
 
+def split(text):
+    """Return the parts of a text between semicolons, without line breaks."""
+    return [" ".join(part.split()) for part in text.split(";")]
+
+
+def read(name):
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
 class Bench(Directive):
     required_arguments = 1
     option_spec = {  # noqa: RUF012 - as docutils has it
         "tables": directives.positive_int_list,
-        "columns": lambda text: [name.strip() for name in text.split(";")],
+        "columns": split,
     }
 
     def run(self):
         path = RESULTS / f"{self.arguments[0]}.json"
         self.state.document.settings.env.note_dependency(str(path))
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read(self.arguments[0])
         machine, load = document["machine_info"], document.get("load")
         line = (
             f"{document['datetime'][:10]}, {machine['cpu']['brand_raw']} "
@@ -74,23 +88,31 @@ class Bench(Directive):
         chosen = [groups[place - 1] for place in wanted]
         if "columns" in self.options:
             for table in chosen:
+                shown = [column for column in self.options["columns"] if column in table.headers]
                 table.rows = {
-                    name: {column: cells.get(column) for column in self.options["columns"]}
+                    name: {column: cells.get(column) for column in shown}
                     for name, cells in table.rows.items()
+                    if any(cells.get(column) is not None for column in shown)
                 }
         return [paragraph, *(drawing(table.title, *table.cells()) for table in chosen)]
 
 
 class BenchProcessors(Directive):
+    option_spec = {"figures": split}  # noqa: RUF012 - as docutils has it
+
     def run(self):
         files = sorted(RESULTS.glob("*.json"))
         for path in files:
             self.state.document.settings.env.note_dependency(str(path))
         documents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
-        return [drawing("Speed by kind of processor", *processors(documents))]
+        return [
+            drawing(
+                "Speed by kind of processor", *processors(documents, self.options.get("figures"))
+            )
+        ]
 
 
-def processors(documents):
+def processors(documents, figures=None):
     """Yield the texts of the table of processors, of documents by the names of their files."""
     yield ["processor", "figure", *SIZES]
     newest = {}
@@ -106,7 +128,7 @@ def processors(documents):
         for text, kind, benchmark, column in FIGURES:
             document = of_processor.get(kind)
             values = values_of(document, benchmark, column) if document else {}
-            if values:
+            if values and (figures is None or text in figures):
                 date = f"{text}, {document['datetime'][:10]}"
                 yield [title, date, *(number(values.get(size)) for size in SIZES)]
                 title = ""
@@ -146,7 +168,43 @@ def row(cells):
     return line
 
 
+def cell(words):
+    """Return a number of a file, or the quotient of two."""
+    name, group, rows, column = words
+    document = read(name)
+    numbers = []
+    for row in rows.split(" / "):
+        values = [
+            table.rows[row][column]
+            for table in tables(document["benchmarks"])
+            if group in table.title and column in table.rows.get(row, ())
+        ]
+        if len(values) != 1:
+            raise LookupError(f"{name}: {len(values)} values of {words[1:]}")
+        numbers += values
+    return digits(numbers[0] / numbers[1] if numbers[1:] else numbers[0])
+
+
+def digits(value):
+    """Three significant digits, without an exponent; groups of three above 9999."""
+    text = f"{value:.3g}"
+    if abs(value) < 1000:
+        return text
+    return f"{float(text):,.0f}".replace(",", "\u202f" if abs(value) >= 10_000 else "")
+
+
+def machine(words):
+    """Return the processor of a file, with the number of its cores, and the date."""
+    document = read(*words)
+    return f"{processor_of(document)}, {document['machine_info']['cores']} cores, {words[0][:10]}"
+
+
+ROLES = {"bench": cell, "machine": machine}
+
+
 def setup(app):
+    for name, function in ROLES.items():
+        app.add_role(name, role_of(function, lambda words: RESULTS / f"{words[0]}.json"))
     app.add_directive("bench", Bench)
     app.add_directive("bench-processors", BenchProcessors)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

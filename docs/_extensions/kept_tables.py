@@ -77,7 +77,13 @@ def test(words):
     return f"{name.removeprefix('test_').replace('_', ' ')} ({file.removeprefix('test_')})"
 
 
-def role_of(function):
+def kept_file(words):
+    return FIGURES / f"{words[0]}.txt"
+
+
+def role_of(function, file=None):
+    """Return a role that shows what a function of its words returns, read from a file."""
+
     def role(name, rawtext, text, lineno, inliner, options=None, content=None):
         words = [" ".join(word.split()) for word in text.split(";")]
         try:
@@ -85,9 +91,8 @@ def role_of(function):
         except (LookupError, OSError, ValueError) as error:
             message = inliner.reporter.error(f"{name}: {error}", line=lineno)
             return [inliner.problematic(rawtext, rawtext, message)], [message]
-        if function is not test:
-            kept_file = FIGURES / f"{words[0]}.txt"
-            inliner.document.settings.env.note_dependency(str(kept_file))
+        if file:
+            inliner.document.settings.env.note_dependency(str(file(words)))
         return [nodes.inline("", shown)], []
 
     return role
@@ -98,5 +103,5 @@ ROLES = {"cell": cell, "finding": finding, "number": number, "test": test}
 
 def setup(app):
     for name, function in ROLES.items():
-        app.add_role(name, role_of(function))
+        app.add_role(name, role_of(function, None if function is test else kept_file))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
