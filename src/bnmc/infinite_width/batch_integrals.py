@@ -37,8 +37,8 @@ inverse ratio, X = (I − 2zA) M (I − 2z′A′) and Y = B MᵀB, the expectat
 
 For one batch u = v, so A = B = A′ and there is one variable: r^(−2), r^(−4) and r^(−6) have the
 factors 1, z and z²/2.  So the tangents are n/t ∫ D E … dz with z instead of 2z and 2z′, z²/2
-instead of 4zz′, and X + 4zz′Y = M − zAM − zMA + z²AMA.  These formulas are derived here; Yang et
-al. (arXiv 1902.08129) have the case in which all samples are equivalent.
+instead of 4zz′, and X + 4zz′Y = M − zAM − zMA + z²AMA.  Yang et al. (arXiv 1902.08129) have the
+case in which all samples are equivalent.
 """
 
 from __future__ import annotations

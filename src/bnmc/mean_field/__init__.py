@@ -20,8 +20,8 @@ points and phases, `edge_of_chaos` the curve between the phases, `isometry_rate`
 The sources are Joudaki, Daneshmand and Bach, *On bridging the gap between mean field and finite
 width in deep random neural networks with batch normalization* (arXiv 2205.13076), and Yang,
 Pennington, Rao, Sohl-Dickstein and Schoenholz, *A mean field theory of batch normalization* (arXiv
-1902.08129). The formulas for the eigenvalues of the Jacobian, as integrals over two coordinates,
-are derived here.
+1902.08129). `MeanField.fixed_point` has the eigenvalues of the Jacobian as integrals over two
+coordinates. The documentation page *Derivations* has the formulas that are not in these papers.
 
 The package imports `bnmc._support`, `bnmc.errors`, `bnmc.chain`, `bnmc.gram` and, for pictures,
 `bnmc.plot`. Read `field.py` first.

@@ -234,7 +234,7 @@ class MeanField:
         about 0.2 s, and the numerical error is about 1e-13. For norms over the features with eps 0,
         the lengths of samples do not matter, so 0 is an eigenvalue of J.
 
-        The equations are derived here.
+        The documentation page *Derivations* derives the equations.
 
         Examples
         --------

@@ -430,14 +430,14 @@ def dual(activation: ActivationLike | Dual) -> Dual:
 
     Notes
     -----
-    Closed forms: Cho and Saul (2009) for powers of relu, Williams (1997) for erf; the module
-    derives that of gelu. Series: with the normalized Hermite polynomials h_k and
-    ``a_k(q) = E σ(√q z) h_k(z)``, ``V = Σ_k a_k(p) a_k(q) ρ^k``, up to 1024 terms. The rest of a
-    series is bounded by the mean squares, which are computed directly. If the series lacks more
-    than 1e-12, as near correlation 1 or −1 if σ or σ′ has kinks, V and V′ are computed by
-    quadrature with panels that end at the kinks. Its error is the difference of two rules. One
-    pair takes some milliseconds, unless many pairs have the same two variances. Kinks, jumps,
-    singular slopes and narrow bumps of a function need not be declared: they are found in
+    Closed forms: Cho and Saul (2009) for powers of relu, Williams (1997) for erf;
+    `bnmc.mean_field.duals.duals` derives that of gelu. Series: with the normalized Hermite
+    polynomials h_k and ``a_k(q) = E σ(√q z) h_k(z)``, ``V = Σ_k a_k(p) a_k(q) ρ^k``, up to 1024
+    terms. The rest of a series is bounded by the mean squares, which are computed directly. If the
+    series lacks more than 1e-12, as near correlation 1 or −1 if σ or σ′ has kinks, V and V′ are
+    computed by quadrature with panels that end at the kinks. Its error is the difference of two
+    rules. One pair takes some milliseconds, unless many pairs have the same two variances. Kinks,
+    jumps, singular slopes and narrow bumps of a function need not be declared: they are found in
     [−16, 16], up to 32 kinks.
 
     Examples
