@@ -172,7 +172,7 @@ def test_every_block_of_code_is_run():
         ("embedding", "console"), ("embedding", "python"),  # tests/kernels/test_c.py
         ("gradients", "console"), ("faq", "console"), ("index", "console"),
         ("installation", "console"),
-        ("testing", "python"),  # test_a_test_with_the_plugin
+        ("testing", "python"), ("testing", "console"),  # test_a_test_...
         ("practitioners", "python"),  # test_pages.py
         ("results", "bibtex"),  # test_pages.py
     }  # fmt: skip
@@ -192,15 +192,38 @@ def test_every_block_of_code_is_run():
     assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
+TESTING = DOCS / "testing.rst"
+
+
+def blocks(page, language):
+    """Return the blocks of a page in a language."""
+    texts = re.findall(rf"code-block:: {language}\n\n((?:    .*\n|\n)+)", text_of(page))
+    return [inspect.cleandoc("\n" + block) for block in texts]
+
+
 @pytest.mark.usefixtures("numba_stays")
 def test_a_test_with_the_plugin(pytester):
-    block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", text_of(DOCS / "testing.rst"))
-    code = inspect.cleandoc("\n" + block.group(1))
+    (code,) = (block for block in blocks(TESTING, "python") if "bnmc_roofline" in block)
     pytester.makepyfile(test_mine=code)
     options = "-q", "-p", "no:cacheprovider", "-p", "bnmc.pytest_plugin"
     done = pytester.runpytest_inprocess(*options, "test_mine.py")
     assert done.ret == pytest.ExitCode.OK
     done.stdout.fnmatch_lines(["*of the roofline*"])
+
+
+@pytest.mark.usefixtures("numba_stays")
+def test_a_test_of_a_module(pytester):
+    """The first file fails with the lines of the page, and passes with the second module."""
+    pytest.importorskip("torch")
+    file, module = blocks(TESTING, "python")[:2]
+    command, *shown = blocks(TESTING, "console")[0].splitlines()
+    options = *command.split()[2:-1], "-p", "no:cacheprovider"
+    pytester.makepyfile(test_own_norm=file)
+    done = pytester.runpytest_inprocess(*options, "test_own_norm.py")
+    assert doctest.OutputChecker().check_output("\n".join(shown), done.stdout.str(), OPTIONS)
+    mended = re.sub(r"class OwnNorm(?:.*\n)*?(?=\n\n)", f"{module}\n", file)
+    pytester.makepyfile(test_mended=mended)
+    assert pytester.runpytest_inprocess(*options, "test_mended.py").ret == pytest.ExitCode.OK
 
 
 class FakeRay(types.ModuleType):

@@ -216,11 +216,17 @@ FAULTS = {
     "uniform weights": (faulty(10, 3, 1500, weights="uniform"), "rows: Gaussian, entries"),
     "erf for tanh": (faulty(100, 5, 500, "tanh", smooth), "E hᵀh/d = gain² E G: centred"),
     "variance 2 % off": (faulty(100, 5, 3000, variance=1.02), "E hᵀh/d = gain² E G: centred"),
-    "step: variance 4 % off": (faulty(60, 5, 700, variance=1.04), "one step: variance, whitened"),
-    "step: ddof 1": (faulty(20, 5, 300, ddof=1), "one step: variance, whitened"),
+    "step: variance 4 % off": (
+        faulty(60, 5, 700, variance=1.04),
+        "one step: variance relative to G",
+    ),
+    "step: ddof 1": (faulty(20, 5, 300, ddof=1), "one step: variance relative to G"),
     "step: uniform weights": (faulty(10, 3, 1500, weights="uniform"), "one step: rows Gaussian"),
     "step: leaky relu": (faulty(100, 5, 1000, sigma=leaky), "one step: covariance"),
-    "step: variance 2 % off": (faulty(60, 5, 2500, variance=1.02), "one step: variance, whitened"),
+    "step: variance 2 % off": (
+        faulty(60, 5, 2500, variance=1.02),
+        "one step: variance relative to G",
+    ),
 }
 #: Each time, such a fault is in samples or in a step.
 SLOW = (

@@ -1,6 +1,8 @@
 """The exact tests of a step: p-values against SciPy and against repetitions."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,7 +36,12 @@ def test_each_p_value_is_uniform_or_above():
             state.add(weights @ layer.a[0])
         for claim in exact_claims([state]):
             p_values.setdefault(claim.claim, []).append(claim.p_value)
+    page = Path(__file__).parents[2] / "docs" / "testing.rst"
+    text = " ".join(page.read_text(encoding="utf-8").split()) if page.exists() else None
     assert len(p_values) >= 10
+    for name in p_values:  # the page explains each
+        explained = re.sub(", state .*|, squared correlations", "", name)
+        assert text is None or re.sub(r"r \+ \d+", "r + k", explained) in text
     for name, values in p_values.items():
         p = np.sort(values)
         allowance = np.sqrt(np.log(len(p_values) / FALSE_ALARM) / (2 * p.size))
@@ -129,7 +136,7 @@ def test_linearly_dependent_rows_are_impossible():
     assert claims["rows: largest correlation"].p_value < 1e-100
 
 
-@pytest.mark.parametrize("part", ["", ", squares"])
+@pytest.mark.parametrize("part", ["", ", squared correlations"])
 def test_products_of_rows_are_tested(part):
     """Neighbours with equal products, or with products of random sign that are too large."""
     states = [normals(calls=30, seed=7)]

@@ -43,6 +43,6 @@ def test_normalized_rows_are_named_within_five_errors_of_their_kurtosis(side, sh
         total=np.zeros((width, rank)), unit=1.0, rank=rank, readings=weights, norms=norms,
         energies=np.sqrt(2 * width * rank) * np.array([0.0, 2.0]),
     )  # fmt: skip
-    assert bool(list(_norms_of_rows([state], {"rows: norms, spread"}))) == is_named
+    assert bool(list(_norms_of_rows([state], {"rows: spread of norms"}))) == is_named
     state.readings = np.empty(0)
-    assert list(_norms_of_rows([state], {"rows: norms, spread"}))
+    assert list(_norms_of_rows([state], {"rows: spread of norms"}))

@@ -387,8 +387,8 @@ def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
 @pytest.mark.parametrize(
     ("options", "claim"),
     [
-        ({"weights": "uniform", "scale": 1.1}, "variance, whitened"),
-        ({"weights": "uniform", "ddof": 1}, "variance, whitened"),
+        ({"weights": "uniform", "scale": 1.1}, "variance relative to G"),
+        ({"weights": "uniform", "ddof": 1}, "variance relative to G"),
         ({"weights": "uniform", "skip": 0.2}, "covariance"),
         ({"weights": "uniform", "pool": 1}, "calls independent"),
         ({"weights": "twins"}, "rows independent"),

@@ -279,7 +279,7 @@ def of_one_step(
     else:
         between_expected = np.ones(len(rank))
         of_weights = {
-            "one step: variance, whitened": Evidence.of(
+            "one step: variance relative to G": Evidence.of(
                 norms.sum(axis=1) / (d * rank), 1.0, 2.0 * of_z
             ),
             "one step: covariance": _shares_of(residual, before.gram, noise),

@@ -343,7 +343,7 @@ def check(
     ...     x = (h - h.mean(axis=1, keepdims=True)) / h.std(axis=1, keepdims=True)
     ...     return np.sqrt(1.05 / 60) * rng.standard_normal((60, 60)) @ np.maximum(x, 0.0)
     >>> report = bnmc.invariant.check(chain, step=step, chains=400, atol=0.05, rng=0)
-    >>> report.ok, "one step: variance, whitened" in [row.claim for row in report.failures]
+    >>> report.ok, "one step: variance relative to G" in [row.claim for row in report.failures]
     (False, True)
     """
     if samples is None:

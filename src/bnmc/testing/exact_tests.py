@@ -48,16 +48,16 @@ def exact_claims(states: Sequence[Calls]) -> Iterator[Claim]:
     """
     numbers = [state.numbers for state in states]
     energy = [state.variance * count for state, count in zip(states, numbers, strict=True)]
-    yield _chi2("variance, whitened", sum(energy), sum(numbers))
+    yield _chi2("variance relative to G", sum(energy), sum(numbers))
     yield from _dependence(states)
     shifts = sum(state.shift_square for state in states)
     added = sum(state.shift_product for state in states)
-    yield _normal("nothing of x is added", added, shifts, shifts)
+    yield _normal("no further skip connection", added, shifts, shifts)
     norms = [(state.norms, state.rank) for state in states]
     energies = [(state.energies, state.total.size) for state in states]
-    for name, parts in ("rows: norms", norms), ("calls: norms", energies):
-        yield uniform_claim(f"{name} Gaussian", [special.chdtr(m, q) for q, m in parts])
-        yield spread_claim(f"{name}, spread", parts)
+    for name, parts in ("rows", norms), ("calls", energies):
+        yield uniform_claim(f"{name}: law of norms", [special.chdtr(m, q) for q, m in parts])
+        yield spread_claim(f"{name}: spread of norms", parts)
     readings = np.concatenate([state.readings for state in states])
     if readings.size:
         yield largest_claim("weights: largest", readings)
@@ -71,12 +71,13 @@ def _dependence(states: Sequence[Calls]) -> Iterator[Claim]:
     """Yield the claims that rows and calls are independent."""
     width = len(states[0].total)
     yield _chi2(
-        "rows: nothing in common", sum(state.common for state in states),
+        "rows: no common part", sum(state.common for state in states),
         sum(state.calls * state.rank for state in states),
     )  # fmt: skip
     sequences = [state.sequence for state in states]
     yield from product_claims("calls", [sequence.calls for sequence in sequences])
-    yield from product_claims("calls: each row", [sequence.lags[width] for sequence in sequences])
+    same_row = [sequence.lags[width] for sequence in sequences]
+    yield from product_claims("calls: the same row", same_row)
     if width > 1:
         for lag in sequences[0].lags:
             name = "rows: neighbours" if lag == 1 else f"rows: r and r + {lag}"
@@ -94,7 +95,8 @@ def product_claims(name: str, parts: Sequence[Products]) -> Iterator[Claim]:
     count = sum(part.count for part in parts)
     total = sum(part.total for part in parts)
     yield _normal(f"{name} independent", total, count, count)
-    yield _chi2(f"{name} independent, squares", sum(part.square for part in parts), count)
+    square = sum(part.square for part in parts)
+    yield _chi2(f"{name} independent, squared correlations", square, count)
 
 
 def _pairs_of_rows(parts: Sequence[RowPairs]) -> Iterator[Claim]:
@@ -133,9 +135,9 @@ def _largest_correlation(claim: str, parts: Sequence[tuple[float, int, int]]) ->
 
 def _of_one(state: Calls) -> Iterator[Claim]:
     """Yield the claims on one state."""
-    at = f", {state.name}"
-    yield Claim("range of G" + at, state.outside, 0.0, None, p_value=float(state.outside <= 1.0))
-    yield _chi2("variance, whitened" + at, state.variance * state.numbers, state.numbers)
+    at, outside = f", state {state.name!r}", state.outside
+    yield Claim(f"rows in the range of G{at}", outside, 0.0, None, p_value=float(outside <= 1.0))
+    yield _chi2("variance relative to G" + at, state.variance * state.numbers, state.numbers)
     yield _chi2("mean 0" + at, float(np.square(state.total).sum()) / state.calls, state.total.size)
     yield from _covariance(state, at)
 
@@ -148,12 +150,12 @@ def _covariance(state: Calls, at: str) -> Iterator[Claim]:
     p = np.asarray(_unlikeliness(diagonal, degrees))
     worst = int(p.argmin())
     yield Claim(
-        "covariance" + at, float(diagonal[worst] / degrees[worst]), 1.0,
+        "covariance, diagonal" + at, float(diagonal[worst] / degrees[worst]), 1.0,
         math.sqrt(2 / degrees[worst]), p_value=min(1.0, rank * float(p[worst])), count=rank,
     )  # fmt: skip
     if rank > 1:
         above = float(np.square(np.triu(state.root, 1)).sum())
-        yield _chi2("covariance, between coordinates" + at, above, rank * (rank - 1) // 2)
+        yield _chi2("covariance, off the diagonal" + at, above, rank * (rank - 1) // 2)
 
 
 def _chi2(claim: str, value: float, degrees: float) -> Claim:

@@ -186,7 +186,7 @@ def _shared_by_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterat
 
 def _shared_up_to_signs(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
     """Detect weights of earlier calls with other signs, of whole calls or of each row."""
-    tests = {f"calls{part} independent, squares" for part in ("", ": each row")}
+    tests = {f"calls{part} independent, squared correlations" for part in ("", ": the same row")}
     if not failed & (tests | {"calls: largest correlation"}):
         return
     largest = _median(
@@ -268,7 +268,7 @@ def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: boo
     ratio = _median(s.common / (s.calls * s.rank * s.unit) for s in states)
     far = abs(ratio - 1.0) > _ERRORS * math.sqrt(2 / calls)
     far = far or abs(between) > _ERRORS * math.sqrt(2 / (calls * width))
-    tests = {"rows: nothing in common", "rows: neighbours independent", "rows independent"}
+    tests = {"rows: no common part", "rows: neighbours independent", "rows independent"}
     # A part of h′ that is the same in all calls correlates rows, too.
     is_explained = far or width < 2 or any(name.startswith("mean 0") for name in failed)
     parts = [] if is_explained else [*_rows_at_a_lag(states), *_most_correlated_rows(states)]
@@ -327,7 +327,7 @@ def _most_correlated_rows(states: Sequence[CallsOnState]) -> Iterator[str]:
 def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -> Iterator[str]:
     """Detect weights with another law, by their kurtosis."""
     tests = {"weights: largest", "weights: Gaussian", "weights: kurtosis"}
-    tests |= {"rows: norms Gaussian", "rows: norms, spread"}
+    tests |= {"rows: law of norms", "rows: spread of norms"}
     kurtosis, error = _kurtosis(states)
     if failed & tests and abs(kurtosis) > 5.0 * error:
         name, expected = min(_KURTOSES.items(), key=lambda item: abs(item[1] - kurtosis))
@@ -358,7 +358,7 @@ def _kurtosis(states: Sequence[CallsOnState]) -> tuple[float, float]:
 
 def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
     """Detect rows of W of norm 1, by the spread of the norms of rows of h′."""
-    if "rows: norms, spread" not in failed or _spread_of_calls(states) < _ORTHOGONAL:
+    if "rows: spread of norms" not in failed or _spread_of_calls(states) < _ORTHOGONAL:
         return
     width, (kurtosis, error) = len(states[0].total), _kurtosis(states)
     if abs(kurtosis + 6.0 / (width + 2)) > 5.0 * error:
@@ -381,7 +381,7 @@ def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterato
     """Detect orthogonal or rescaled weights, by the spread of |h'|²."""
     spread = _spread_of_calls(states)
     error = 1 / math.sqrt(2 * sum(state.calls for state in states))
-    tests = {"calls: norms Gaussian", "calls: norms, spread"}
+    tests = {"calls: law of norms", "calls: spread of norms"}
     mild, (kurtosis, error_of_kurtosis) = 0.7 < spread < 1.4, _kurtosis(states)
     if mild and abs(kurtosis) > 5.0 * error_of_kurtosis:
         return  # the kurtosis of weights changes the spread a little, too

@@ -211,7 +211,7 @@ class NetworkTest:
     def causes(self, failed: set[str]) -> tuple[str, ...]:
         """Return the most likely causes of failed claims."""
         numbers = [int(name.split()[1][:-1]) for name in failed if name.startswith("layer ")]
-        spread = any(name.endswith("variance, whitened") for name in failed)
+        spread = any(name.endswith("variance relative to G") for name in failed)
         if not numbers or (not spread and any(name.startswith("layers") for name in failed)):
             return ("several layers use the same weights: draw independent weights for each layer",)
         number = min(numbers)
