@@ -12,6 +12,7 @@ from bnmc.experiments import kit
 from bnmc.experiments.experiment import Table
 from bnmc.experiments.pictures import axes_of
 from bnmc.experiments.runs import Run
+from bnmc.experiments.statistics import proportion
 
 
 def made():
@@ -54,6 +55,12 @@ def test_printed():
         "",
         "It is nothing.",
     ]
+
+
+def test_shares_are_printed_as_counts_and_percent():
+    """The exact interval of 9 of 13 is [0.3857, 0.9091]."""
+    share = proportion([True] * 9 + [False] * 4)
+    assert Table(("found",), ((share,),)).cells() == [["9 of 13, 69 % [39, 91]"]]
 
 
 def test_drawn_where_it_is_told():

@@ -12,6 +12,7 @@ import numpy as np
 from bnmc._support.extras import import_extra
 from bnmc._support.text import Result, first_of, plain, text_table
 from bnmc.estimate.estimate import Estimate
+from bnmc.experiments.statistics import EXACT
 from bnmc.plot.axes import empty_figure
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Table(Result):
     rows: tuple[tuple[Any, ...], ...]
 
     def cells(self) -> list[list[str]]:
-        """Return the rows as text: an estimate with its interval."""
+        """Return the rows as text: an estimate with its interval, a share as counts and percent."""
         return [[_text(cell) for cell in row] for row in self.rows]
 
     def to_dict(self) -> list[dict[str, Any]]:
@@ -150,6 +151,10 @@ class Experiment(Result):
 def _text(cell: Any) -> str:
     if cell is None:
         return ""
+    if isinstance(cell, Estimate) and cell.method == EXACT:
+        low, high = (100.0 * end for end in cell.ci)
+        count = f"{cell.value * cell.n:.0f} of {cell.n}"
+        return f"{count}, {100.0 * cell.value:.0f} % [{low:.0f}, {high:.0f}]"
     if isinstance(cell, Estimate):
         return f"{cell.value:.5g} [{cell.ci[0]:.5g}, {cell.ci[1]:.5g}]"
     if isinstance(cell, (float, np.floating)):

@@ -13,6 +13,9 @@ from bnmc.estimate.estimate import Estimate, clopper_pearson
 #: Level of all intervals.
 LEVEL = 0.95
 
+#: Method of `proportion`; tables print such estimates as counts and percent.
+EXACT = "Clopper-Pearson"
+
 
 def banded(samples: ArrayLike) -> NDArray[np.float64]:
     """Return means over independent networks with Student's intervals.
@@ -62,7 +65,7 @@ def proportion(hits: ArrayLike) -> Estimate:
     low, high = clopper_pearson(np.array([successes]), count, LEVEL)[0].tolist()
     share = successes / count
     stderr = float(np.sqrt(share * (1 - share) / count))
-    return Estimate(share, stderr, (low, high), count, "Clopper-Pearson")
+    return Estimate(share, stderr, (low, high), count, EXACT)
 
 
 def slope(

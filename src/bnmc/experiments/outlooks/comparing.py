@@ -55,7 +55,7 @@ def outlook_table(run: Run, sizes: _Sizes) -> Experiment:
     rates each (``full``: seven).  The "collection" has models of many kinds, with which the rules
     of the outlook are tested.  The models "held out" were written afterwards, with larger networks,
     other data, half precision, and weights that were trained before.  The
-    documentation of `bnmc.torch` lists the rules that changed after they had been measured.
+    page on verdicts lists the rules that changed after these had been measured.
 
     A model *trains* if its loss, the mean over 30 batches, falls below half of chance within 300
     steps at one of the rates.  Chance is the loss of the best constant output.  If the model does
