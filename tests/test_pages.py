@@ -232,6 +232,7 @@ TYPED_ELSEWHERE = {
     "estimators": "run times",
     "reading": "examples of output",
     "torch": "thresholds of verdicts",
+    "verdict": "thresholds; tests/torch/test_outlook.py has the counts",
     "cluster": "versions", "embedding": "versions", "installation": "versions",
 }  # fmt: skip
 #: A doctest, or a command with its output.

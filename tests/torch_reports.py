@@ -1,7 +1,7 @@
 """Public reports of models that do not train, each rebuilt in a few lines.
 
 The outlooks were written down before any of these models was measured or trained; the words that a
-verdict must contain were adapted to its wording afterwards.  `docs/torch.rst` has the table, with
+verdict must contain were adapted to its wording afterwards.  `docs/verdict.rst` has the table, with
 the sources; `torch/test_outlook.py` compares them.
 """
 
@@ -139,7 +139,7 @@ REPORTS = {
 #: These take longer; two of them are in `test_outlook.py`, too.
 LARGE = ["batch norm, 60 layers", "default, 20 layers", "post-norm, 24 layers", "tied N(0, 1)"]
 
-#: The verdict is another one than that which was expected: `docs/torch.rst` has both.
+#: The verdict is another one than that which was expected: `docs/verdict.rst` has both.
 WRONG = ["post-norm, 24 layers"]
 
 

@@ -37,6 +37,7 @@ ANSWERS = {
         "measure model",
         "verdict",
     ),
+    "verdict": ("false alarm", "false alarms", "outlook"),
     "gradients": ("neural tangent kernel", "ntk", "learning rate", "jacobian"),
     "training": ("sgd", "muP", "muon", "gradient descent"),
     "implicit": ("wider than memory", "transformer", "out of memory"),
