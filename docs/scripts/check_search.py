@@ -48,7 +48,9 @@ ANSWERS = {
     "results": ("citation", "bibtex"),
     "sharp_bits": ("seed", "epsilon", "eval mode"),
     "promises": ("reproducibility",),
-    "benchmarks": ("speed",),
+    "benchmarks": ("speed", "benchmark"),
+    "benchmarks_details": ("roofline",),
+    "reliability": ("crash",),
 }
 
 #: What the scripts expect of a browser.
