@@ -243,8 +243,8 @@ LONG = {
     "one chain": lambda: bnmc.simulate(CHAIN, 10**7, chains=1, rng=1),
     "chains": lambda: bnmc.simulate(CHAIN, 10**6, chains=40, rng=1, every=1000),
     "gradients": lambda: bnmc.backpropagate(CHAIN, 2000, chains=10**4, rng=1),
-    "kernels": lambda: bnmc.gradients.tangent_kernel(CHAIN, 20, chains=10**6, rng=1),
-    "mixing": lambda: bnmc.mixing.tv_bound(CHAIN, 100, chains=10**7, rng=1),
+    "kernels": lambda: bnmc.gradients.tangent_kernel(CHAIN, 20, chains=10**5, rng=1),
+    "mixing": lambda: bnmc.mixing.tv_bound(CHAIN, 100, chains=10**5, rng=1),
 }
 
 

@@ -1,10 +1,14 @@
 """`bnmc.warmup`: later calls compile nothing."""
 
+from unittest import mock
+
 import numpy as np
 
 import bnmc
 from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, layers, orthogonal
 from bnmc.gradients.warming import Warmed, Warmup
+from bnmc.simulation import run as simulating
+from bnmc.simulation import segment
 
 
 def signatures():
@@ -16,6 +20,9 @@ def signatures():
     }
 
 
+# Threads share each layer, however narrow, and also in a short run.
+@mock.patch.object(segment, "SHARED_LAYER_SECONDS", 0.0)
+@mock.patch.object(simulating, "BRIEF_SECONDS", 0.0)
 def test_later_runs_compile_nothing():
     result = bnmc.warmup(activations=["relu"], samplers=("conditional", "weights", "factor", "c"))
     assert [each.sampler for each in result.compiled] == ["conditional", "weights", "factor", "c"]
@@ -23,10 +30,10 @@ def test_later_runs_compile_nothing():
     assert result.seconds == sum(each.seconds for each in result.compiled) > 0.0
 
     before = signatures()
-    start = np.random.default_rng(0).standard_normal((120_000, 3))
+    start = np.random.default_rng(0).standard_normal((6_200, 3))
     for chain in (
-        bnmc.Chain(120_000, 3, "relu", eps=0.1),
-        bnmc.Chain(120_000, 3, "relu", norm="batch-uncentred", skip=0.5),
+        bnmc.Chain(6_200, 3, "relu", eps=0.1),
+        bnmc.Chain(6_200, 3, "relu", norm="batch-uncentred", skip=0.5),
     ):
         bnmc.simulate(chain, 1, initial=start, sampler="conditional", threads=2)
     narrow = bnmc.Chain(700, 5, "relu", weights="uniform")
