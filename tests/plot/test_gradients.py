@@ -1,6 +1,7 @@
 """Pictures of gradients: what is drawn is what was simulated or measured."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch_models import mlp, one_thread, torch  # noqa: F401
 import bnmc
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.torch.prediction import Prediction
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CHAIN = bnmc.Chain(40, 4, "relu")
@@ -77,7 +79,12 @@ def test_lines_and_bands():
     np.testing.assert_allclose(np.diff(np.log(predicted.get_ydata())), -0.5 * np.log(1.5))
     assert right.get_yscale() == "log"
     alone = measured.plot().axes[1]
-    assert alone.get_legend() is None
+    texts = [text.get_text() for text in alone.get_legend().get_texts()]
+    assert texts == ["90 % of fresh networks", "measured"]
+    ends = alone.collections[0].get_paths()[0].get_extents()
+    assert (ends.ymin, ends.ymax) == (measured.gradient_band.min(), measured.gradient_band.max())
+    without = replace(measured, prediction=Prediction(None, reasons=("none",))).plot().axes[1]
+    assert without.get_legend() is None
     assert alone.get_ylabel() == "norm of the gradient of the weights"
     alone.figure.canvas.draw()
     ticks = [*alone.get_yticklabels(), *alone.get_yticklabels(minor=True)]

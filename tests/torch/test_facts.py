@@ -10,7 +10,7 @@ import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.torch import measure, trying
-from bnmc.torch.facts import ratio_of_states
+from bnmc.torch.facts import ratio_of_states, ratios_of_states
 from bnmc.torch.losses import as_loss
 from bnmc.torch.models import as_inputs
 from bnmc.torch.outlook import outlook_of, said
@@ -69,6 +69,13 @@ def test_growth_of_gradients_and_where_it_is_not_even(norms, ratio, rate, bend):
     actual = ratio_of_states("abcde"[: len(norms)], [(3, 4)] * len(norms), norms)
     np.testing.assert_allclose(actual[:2], (ratio, rate), atol=1e-30)
     assert actual[2] == bend
+    assert ratios_of_states([(3, 4)] * len(norms), norms)[0] == pytest.approx(ratio, 1e-12, 1e-30)
+
+
+def test_gradients_of_states_are_relative_to_the_last_one_of_the_most_frequent_shape():
+    ratios = ratios_of_states([(3, 4), (3, 4), (3, 2)], [8.0, 2.0, 6.0])
+    np.testing.assert_allclose(ratios, [4.0, 1.0, 3.0])
+    np.testing.assert_allclose(ratios_of_states([(3, 4), (3, 2)], [8.0, 2.0]), [4.0, 1.0])
 
 
 def test_chance_of_a_squared_loss_is_the_variance_of_the_targets():

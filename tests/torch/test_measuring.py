@@ -34,13 +34,15 @@ def numbers_by_formula(rows, epsilon):
         for i, row in enumerate(present) for j, other in enumerate(present) if i != j
     ]  # fmt: skip
     values = np.linalg.svd(rows, compute_uv=False)
-    unit = rows / math.sqrt((rows**2).mean())
+    eigenvalues = values**2
+    shares = values / values.sum()
     sign, logarithm = np.linalg.slogdet(gram)
     full = n <= width and sign > 0.0
     return {
         "gram": gram,
         "rank": int((values > values[0] * max(n, width) * epsilon).sum()),
-        "soft_rank": int((np.linalg.svd(unit, compute_uv=False) ** 2 / n >= 0.5).sum()),
+        "soft_rank": int((eigenvalues >= 0.1 * eigenvalues.mean()).sum()),
+        "effective_rank": math.exp(-sum(share * math.log(share) for share in shares if share > 0)),
         "rank_bound": np.trace(gram) ** 2 / (gram**2).sum(),
         "orthogonality_gap": np.linalg.norm(gram / np.trace(gram) - np.eye(n) / n),
         "mean_correlation": np.mean(cosines),
@@ -159,7 +161,7 @@ def test_outputs_that_are_zero():
     with torch.no_grad():
         model[0].bias.fill_(-100.0)
     measured = measure(model, torch.randn(5, 3))
-    for name in ("rank", "soft_rank", "rank_bound", "isometry", "scale"):
+    for name in ("rank", "soft_rank", "effective_rank", "rank_bound", "isometry", "scale"):
         assert getattr(measured, name)[0, 0] == 0
     assert np.isnan(measured.orthogonality_gap[0, 0])
     assert np.isnan(measured.mean_correlation[0, 0])

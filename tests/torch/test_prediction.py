@@ -286,21 +286,33 @@ def test_a_model_that_takes_too_long(monkeypatch):
     assert beside.to_dict()["rows"] == []
 
 
+def test_a_long_table_shows_the_first_weight_layer_of_each_block():
+    wide = measure(plain((6, *(4,) * 40, 3), nn.Tanh), BATCH).prediction
+    blocks = [str(place) for place in (0, 20, 40)]
+    rows = [line.split()[0] for line in wide.table(blocks).splitlines()]
+    first = rows.index("weight") + 1
+    assert rows[first : first + 5] == [*blocks, "80", "4"]
+    assert "4 of 41 layers are shown" in wide.table(blocks)
+    assert wide.table(["gone"]) == wide.table()
+    assert prediction._band("scale", np.array([0.123, 7512.0])) == "0.12 to 7500"
+    assert prediction._band("scale", np.array([1.0, 1.001])) == "1"
+
+
 def test_table_and_json():
     torch.manual_seed(1)
     beside = measure(MODELS["none"], BATCH, labels=LABELS, networks=3).prediction
     about, head, rest = re.split(r"\n(weight layer.*)\n", beside.table())
     assert about.startswith("beside 200 random networks of these layers, for this batch")
     lines = [about, head, *rest.splitlines()]
-    assert lines[1].split() == [
-        "weight", "layer", "scale", "90", "%", "∞", "correlation", "90", "%", "∞", "spread", "90",
-        "%", "gradient", "90", "%",
-    ]  # fmt: skip
+    heads = ["weight", "layer", "scale", "90", "%", "∞", "correlation", "90", "%", "∞"]
+    assert lines[1].split() == [*heads, "gradient", "90", "%"]
+    assert lines[-1] == "left out of the table, which is full: spread (to_dict and --json have it)"
+    assert max(map(len, beside.table().splitlines())) <= 100
     assert lines[2].split()[0] == "0"
     # Gradients are logarithms, and shown as factors.
     factor = np.exp(beside.measured["gradient"][:, 0].mean())
     low, high = np.exp(beside.bands["gradient"][0])
-    assert lines[2].split()[-4:] == [f"{factor:.3g}", f"{low:.3g}", "to", f"{high:.3g}"]
+    assert lines[2].split()[-4:] == [f"{factor:.3g}", f"{low:.2g}", "to", f"{high:.2g}"]
     row = beside.to_dict()["rows"][1]
     assert row["layer"] == beside.layers[1]
     assert row["scale"] == beside.measured["scale"][:, 1].mean()

@@ -109,6 +109,38 @@ def text_table(
     )
 
 
+def fitting(
+    columns: Sequence[tuple[str, str, Sequence[str]]], least_useful: Sequence[str]
+) -> tuple[list[tuple[str, str, Sequence[str]]], list[str]]:
+    """Return the columns of a table that fit into 100 characters, and a line about the others.
+
+    Parameters
+    ----------
+    columns : sequence of (str, str, sequence of str)
+        Name, head and cells.
+    least_useful : sequence of str
+        Names of columns that may be left out, the first one first.
+
+    Examples
+    --------
+    >>> from bnmc._support.text import fitting
+    >>> columns = [("layer", "layer", ["0"]), ("rank", "rank", ["4"]), ("gap", "gap", [96 * "0"])]
+    >>> fitting(columns, ["gap", "rank"])[1]
+    ['left out of the table, which is full: gap (to_dict and --json have it)']
+    """
+    shown, gone = list(columns), []
+    for name in least_useful:
+        widths = [max(len(head), *map(len, cells)) for _, head, cells in shown]
+        if sum(widths) + 2 * (len(widths) - 1) <= _COLUMNS:
+            break
+        if any(column[0] == name for column in shown):
+            shown = [column for column in shown if column[0] != name]
+            gone.append(name)
+    have = "it" if len(gone) == 1 else "them"
+    names = f"{', '.join(gone)} (to_dict and --json have {have})"
+    return shown, [f"left out of the table, which is full: {names}"] if gone else []
+
+
 def first_of(items: Sequence[_Item], most: int, what: str) -> tuple[Sequence[_Item], list[str]]:
     """Return the first items, and a line about the others if there are some.
 

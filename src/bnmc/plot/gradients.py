@@ -101,7 +101,8 @@ def gradient_norms(
 def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
     r"""Draw ranks, and gradient norms if there are any, against the layers.
 
-    Lines are means over networks, and bands reach from the smallest to the largest value.
+    Lines are means over networks, and bands of their colour reach from the smallest to the largest
+    value. The grey band holds the gradient norms of 90 % of fresh networks of the model.
 
     Parameters
     ----------
@@ -144,6 +145,11 @@ def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
     places[0].set_ylabel("rank")
     places[0].set_ylim(bottom=0.0)
     if norms is not None:
+        band = getattr(result, "gradient_band", None)
+        if band is not None and np.isfinite(band).any():
+            places[1].fill_between(
+                depth, *band.T, color="0.85", linewidth=0, label="90 % of fresh networks"
+            )
         _gradients(places[1], depth, norms, result.comparable, backward_rate)
     for ax in places:
         axes.label_layers(ax)
@@ -163,7 +169,7 @@ def _gradients(
     ax.set_ylabel("norm of the gradient of the weights")
     if not present.any():
         return
-    label = None if backward_rate is None else "measured"
+    label = "measured" if ax.collections or backward_rate is not None else None
     _curve(ax, depth[present], norms[:, present], axes.COLOURS[0], label)
     compared = [layer for layer in comparable if present[layer]]
     if backward_rate is not None and len(compared) > 1:

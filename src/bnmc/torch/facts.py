@@ -20,6 +20,9 @@ _SIGNAL = 1e-6
 #: Adam adds this number to the root of the squared gradient.
 _EPS_OF_ADAM = 1e-8
 
+#: A norm below this one, the smallest number of float32, counts as this one.
+_SMALLEST = 1e-38
+
 #: Rows and their gradients that agree to so many parts are equal.
 _EQUAL = 1e4
 
@@ -141,16 +144,6 @@ class Facts(Result):
         return values
 
 
-def effective_rank(spectrum: FloatArray) -> float:
-    """Return exp of the entropy of the normalized singular values, given their squares."""
-    values = np.sqrt(np.maximum(spectrum, 0.0))
-    if values.sum() == 0.0:
-        return 0.0
-    shares = values / values.sum()
-    shares = shares[shares > 0.0]
-    return float(np.exp(-(shares * np.log(shares)).sum()))
-
-
 def ratio_of_states(
     names: Sequence[str], shapes: Sequence[tuple[int, ...]], norms: Sequence[float]
 ) -> tuple[float, float, str]:
@@ -159,16 +152,27 @@ def ratio_of_states(
     States of the most frequent shape are compared, or all of them if no shape repeats. A norm below
     the range of float32 counts as its smallest number.
     """
-    (shape, count), *_ = Counter(shapes).most_common(1) or [((), 0)]
-    chosen = [place for place, each in enumerate(shapes) if count == 1 or each == shape]
+    chosen = _compared(shapes)
     if len(chosen) < 2:
         return math.nan, math.nan, ""
-    logs = np.log(np.maximum([norms[place] for place in chosen], 1e-38))
+    logs = np.log(np.maximum([norms[place] for place in chosen], _SMALLEST))
     steps = np.abs(np.diff(logs))
     place, growth = int(np.argmax(steps)), logs[0] - logs[-1]
     stands_out = steps[place] > max(math.log(3.0), 3.0 * steps.mean())
     ratio, rate = np.exp(np.clip([growth, 2.0 * growth / len(steps)], -700.0, 700.0))
     return float(ratio), float(rate), names[chosen[place + 1]] if stands_out else ""
+
+
+def ratios_of_states(shapes: Sequence[tuple[int, ...]], norms: Sequence[float]) -> FloatArray:
+    """Return each norm over that with which `ratio_of_states` compares the first one."""
+    sizes = np.maximum(norms, _SMALLEST)
+    return np.exp(np.clip(np.log(sizes) - np.log(sizes[_compared(shapes)[-1]]), -700.0, 700.0))
+
+
+def _compared(shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return the places of the most frequent shape, or all of them if no shape repeats."""
+    (shape, count), *_ = Counter(shapes).most_common(1) or [((), 0)]
+    return [place for place, each in enumerate(shapes) if count == 1 or each == shape]
 
 
 def _is_small_factor(weight: Any, gradient: Any) -> bool:

@@ -20,10 +20,10 @@ from bnmc.torch import losses, representations
 from bnmc.torch.facts import (
     Facts,
     are_probabilities,
-    effective_rank,
     gradient_facts,
     live_units,
     ratio_of_states,
+    ratios_of_states,
     spread_of,
 )
 from bnmc.torch.fresh import Fresh, fresh_networks, redrawing
@@ -461,13 +461,15 @@ class _Pass:
         facts: dict[str, Any],
     ) -> Facts:
         """Return the facts of this network."""
+        self.state_ratios = np.full(len(self.names), np.nan)
         if any(gradient is not None for gradient in by_state):
             reached = [place for place, each in enumerate(by_state) if each is not None]
+            shapes = [tuple(states[place].shape) for place in reached]
+            norms = [float(by_state[place].double().norm()) for place in reached]
             ratio, rate, bend = ratio_of_states(
-                [self.names[place] for place in reached],
-                [tuple(states[place].shape) for place in reached],
-                [float(by_state[place].double().norm()) for place in reached],
+                [self.names[place] for place in reached], shapes, norms
             )
+            self.state_ratios[reached] = ratios_of_states(shapes, norms)
             facts |= {
                 "state_gradient_ratio": ratio, "state_gradient_rate": rate,
                 "state_gradient_bend": bend,
@@ -482,7 +484,7 @@ class _Pass:
         narrowed = [live for live, units in self.live if live < units]
         return Facts(
             bool(self.norms),
-            effective_rank=effective_rank(self.numbers[-1].spectrum),
+            effective_rank=self.numbers[-1].effective_rank,
             input_correlation=inputs,
             first_correlation=self.numbers[0].mean_correlation,
             last_correlation=self.numbers[-1].mean_correlation,
@@ -645,10 +647,12 @@ def _result(
     arrays: dict[str, Any] = {field: np.array(values) for field, values in numbers.items()}
     parameters = tuple(first.norms)
     arrays |= dict.fromkeys(("loss", "gradient_norm", "layer_gradient_norm"))
+    arrays["state_gradient_ratio"] = None
     if parameters:
         arrays["loss"] = np.array([each.loss for each in passes])
         arrays["gradient_norm"] = np.array([list(each.norms.values()) for each in passes])
         arrays["layer_gradient_norm"] = np.array([_layer_norms(each) for each in passes])
+        arrays["state_gradient_ratio"] = np.array([each.state_ratios for each in passes])
     cosines = None if first.cosines is None else np.array([each.cosines for each in passes])
     return Measurement(
         model=name, samples=samples, layers=tuple(first.names), layouts=tuple(first.layouts),

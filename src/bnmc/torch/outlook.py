@@ -33,6 +33,9 @@ _FALLS = 0.8
 #: An answer that this share of the draws has is that of all.
 _AGREE = 7 / 8
 
+#: The end of a verdict without a loss.
+NO_LOSS = "Labels or a loss give an outlook."
+
 #: The name of ∂L/∂h in all texts.
 _OF_STATES = "gradients of activations"
 
@@ -226,7 +229,7 @@ def _of_gradients(facts: Facts) -> list[Fault]:
             f"{share} of the weight matrices have gradients below 1e-6 of their norm", norm,
         ))  # fmt: skip
     ratio = facts.state_gradient_ratio
-    of_blocks = f"×{_factor(ratio)} from the last block to the first{_per_block(facts)}"
+    of_blocks = f"×{factor(ratio)} from the last block to the first{_per_block(facts)}"
     if ratio < 1 / 50:
         text = f"{_OF_STATES} fall to {of_blocks}"
         faults.append(Fault("fall", "no", "late", text, norm))
@@ -359,9 +362,7 @@ def said(
     normal = _numbers(facts, rows)
     beside = f" Beside: {outlook.beside[0]}." if outlook.beside else ""
     if not facts.trainable:
-        return (
-            f"{mode}Nothing found in the forward pass: {normal}. Labels or a loss give an outlook."
-        )
+        return f"{mode}Nothing found in the forward pass: {normal}. {NO_LOSS}"
     if facts.loss < _TRAINED * facts.chance:
         return f"A trained model: {normal}.{beside}"
     return f"{mode}Nothing found that stops training: {normal}.{beside}"
@@ -391,7 +392,7 @@ def compared(name: str, before: Facts, after: Facts) -> str:
     return (
         f"{name} (tried on this model: SGD {sgd} → {then}, Adam {adam} → {others}; loss "
         f"{before.loss:.3g} → {after.loss:.3g}; {_OF_STATES} "
-        f"×{_factor(before.state_gradient_ratio)} → ×{_factor(after.state_gradient_ratio)}; "
+        f"×{factor(before.state_gradient_ratio)} → ×{factor(after.state_gradient_ratio)}; "
         f"effective rank {before.effective_rank:.3g} → {after.effective_rank:.3g})"
     )
 
@@ -413,12 +414,12 @@ def _numbers(facts: Facts, rows: str, wrong: str = "", fall: float | None = None
         beside = f" ({'; '.join(chance)})" if chance else ""
         parts.append(f"loss {facts.loss:.3g}{beside}")
         if not (math.isnan(facts.state_gradient_ratio) or _OF_STATES in wrong):
-            ratio = _factor(facts.state_gradient_ratio)
+            ratio = factor(facts.state_gradient_ratio)
             parts.append(f"{_OF_STATES} ×{ratio} from the last block to the first")
     parts.append(f"effective rank of the {rows} {facts.effective_rank:.3g} in the last block")
     return "; ".join(parts)
 
 
-def _factor(value: float) -> str:
+def factor(value: float) -> str:
     """Return a factor to two digits, with an exponent from a million on."""
     return f"{float(f'{value:.2g}'):g}"

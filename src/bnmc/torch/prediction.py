@@ -8,7 +8,7 @@ Beside a model that is no `Network` stand fresh networks of the model itself (`f
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._support.text import Result, text_table, wrapped
+from bnmc._support.text import Result, fitting, text_table, wrapped
 from bnmc.chain.chain import Chain, Network, Residual, Stage, layer_at
 from bnmc.chain.layers import Linear
 from bnmc.errors import BnmcError
@@ -182,8 +182,25 @@ class Prediction(Result):
                 )
         return tuple(sentences)
 
-    def table(self) -> str:
+    def rows_in(self, blocks: Sequence[str]) -> dict[str, list[int]]:
+        """Return the rows of the layers in each of some blocks, by the name of the block."""
+        return {
+            block: [
+                row
+                for row, name in enumerate(self.layers)
+                if name == block or name.startswith(f"{block}.")
+            ]
+            for block in blocks
+        }
+
+    def table(self, blocks: Sequence[str] = ()) -> str:
         """Return a table: measured numbers, bands of 90 %, and infinite width.
+
+        Parameters
+        ----------
+        blocks : sequence of str, default ()
+            Names of blocks. Of more than 24 layers, the table has the first one in each block, and
+            the last one; without blocks, 24 at equal distances.
 
         Returns
         -------
@@ -193,19 +210,24 @@ class Prediction(Result):
         tail = f" (prediction.reasons has {more} more)" if more > 0 else ""
         if not self.applies:
             return wrapped(f"no prediction: {self.reasons[-1]}{tail}")
-        heads, columns = ["layer" if self.reasons else "weight layer"], [list(self.layers)]
+        shown = shown_of(len(self.layers))
+        first = [rows[0] for rows in self.rows_in(blocks).values() if rows]
+        if first and len(self.layers) > _SHOWN:
+            shown = sorted({*first, len(self.layers) - 1})
+        head = "layer" if self.reasons else "weight layer"
+        columns: list[tuple[str, str, Sequence[str]]] = [
+            (head, head, [self.layers[row] for row in shown])
+        ]
         for name, values in self.measured.items():
-            heads += [name, "90 %"]
-            columns.append([_shown(name, value) for value in values.mean(axis=0)])
-            columns.append([
-                " to ".join(_shown(name, end) for end in ends) for ends in self.bands[name]
-            ])  # fmt: skip
-            if name in self.infinite and name != "spread":
-                heads.append("∞")
-                columns.append([_shown(name, value) for value in self.infinite[name]])
+            means, bands = values.mean(axis=0)[shown], self.bands[name][shown]
+            columns.append((name, name, [_shown(name, mean) for mean in means]))
+            columns.append((name, "90 %", [_band(name, band) for band in bands]))
+            infinite = self.infinite.get(name, np.array([]))
+            if name != "spread" and np.isfinite(infinite).any():
+                columns.append(("∞", "∞", [_shown(name, value) for value in infinite[shown]]))
+        columns, gone = fitting(columns, ("spread", "∞"))
         chains = len(self.simulated["scale"])
-        rows = list(zip(*columns, strict=True))
-        shown = shown_of(len(rows))
+        rows = list(zip(*(cells for _, _, cells in columns), strict=True))
         networks = "copies with new weights" if self.copies else "random networks of these layers"
         of_layer = "output of each layer" if self.reasons else "input of each weight layer"
         about = (
@@ -214,8 +236,8 @@ class Prediction(Result):
         )
         why = f"no infinite-width prediction: {self.reasons[0]}{tail}" if self.reasons else ""
         lines = [wrapped(why)] if why else []
-        table = text_table(heads, [rows[layer] for layer in shown], align="<>")
-        lines += [wrapped(about), table, *left_out(len(rows))]
+        lines += [wrapped(about), text_table([head for _, head, _ in columns], rows, align="<>")]
+        lines += [*left_out(len(self.layers), shown=len(rows)), *gone]
         return "\n".join([*lines, *(wrapped(f"departs: {text}") for text in self.departures)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -256,9 +278,9 @@ def shown_of(rows: int) -> list[int]:
     return sorted({round(k * (rows - 1) / (_SHOWN - 1)) for k in range(_SHOWN)})
 
 
-def left_out(rows: int, what: str = "layers") -> list[str]:
+def left_out(rows: int, what: str = "layers", shown: int = _SHOWN) -> list[str]:
     """Return a line of a table that says how many rows it shows, if these are not all."""
-    return [f"{_SHOWN} of {rows} {what} are shown"] if rows > _SHOWN else []
+    return [f"{shown} of {rows} {what} are shown"] if rows > shown else []
 
 
 def predicted(
@@ -398,8 +420,14 @@ def _with_gaussian(chain: Chain, linear: Linear) -> Chain:
     )
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, value: Any, digits: int = 3) -> str:
     """Return a number; a gradient as a factor."""
     if np.isnan(value):
         return "-"
-    return f"{np.exp(value):.3g}" if name == "gradient" else f"{value:.3g}"
+    text = f"{np.exp(value) if name == 'gradient' else value:.{digits}g}"
+    return f"{float(text):g}"  # 7500, and not 7.5e+03
+
+
+def _band(name: str, band: FloatArray) -> str:
+    """Return a band to two digits; a band that is a point as one number."""
+    return " to ".join(dict.fromkeys(_shown(name, end, 2) for end in band))

@@ -16,8 +16,8 @@ from bnmc.torch.models import is_weight_layer, shape_of, torch
 #: The rows of a representation: whole samples, or the positions of all samples.
 VIEWS = ("sample", "position")
 
-#: τ of the soft rank.
-SOFT_THRESHOLD = 0.5
+#: Eigenvalues of at least this part of their mean count for the soft rank, as in `figure norms`.
+SOFT_THRESHOLD = 0.1
 
 # Squares of larger numbers overflow float64.
 _LARGEST = 1e150
@@ -36,6 +36,7 @@ class Numbers(NamedTuple):
     rank: int
     rank_threshold: float
     soft_rank: int
+    effective_rank: float
     rank_bound: float
     orthogonality_gap: float
     mean_correlation: float
@@ -141,7 +142,7 @@ def _numbers(matrix: FloatArray, rows: FloatArray, precision: float) -> Numbers:
     size = min(n, width)
     if scale == 0.0:
         none = math.nan
-        return Numbers(matrix, np.zeros(size), 0, threshold, 0, 0.0, none, none, 0.0, 0.0)
+        return Numbers(matrix, np.zeros(size), 0, threshold, 0, 0.0, 0.0, none, none, 0.0, 0.0)
     values = _singular_values(rows)
     spectrum = np.square(values)[::-1] / width
     rank = int(np.count_nonzero(values > threshold * values[0]))
@@ -149,16 +150,18 @@ def _numbers(matrix: FloatArray, rows: FloatArray, precision: float) -> Numbers:
     # the two products of the rows has too.
     small = np.diag(spectrum)
     bound = float(gram.rank_bound(small))
-    unit = spectrum * (n / spectrum.sum())
-    soft = int(gram.soft_rank(np.diag(unit) * (size / n), SOFT_THRESHOLD, width=width))
+    soft = int(np.count_nonzero(spectrum >= SOFT_THRESHOLD * spectrum.mean()))
+    shares = values[values > 0.0] / values.sum()
+    effective = math.exp(-float((shares * np.log(shares)).sum()))
     if size == n:
+        unit = spectrum / spectrum.mean()
         gap = float(gram.orthogonality_gap(small))
         isometry = math.exp(float(np.log(unit).mean())) if rank == n else 0.0
     else:  # ‖G/Tr G − I/n‖² = 1/r − 1/n, and 1/r is at least 1/width
         gap, isometry = math.sqrt(1.0 / bound - 1.0 / n), 0.0
     return Numbers(
-        matrix, spectrum, rank, threshold, soft, bound, gap, _mean_correlation(rows), isometry,
-        scale,
+        matrix, spectrum, rank, threshold, soft, effective, bound, gap, _mean_correlation(rows),
+        isometry, scale,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
-from bnmc._support.text import Result, text_table, wrapped
+from bnmc._support.text import Result, fitting, text_table, wrapped
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.facts import Facts
@@ -22,6 +22,7 @@ from bnmc.torch.outlook import (
     Outlook,
     compared,
     distance_from_healthy,
+    factor,
     is_cured,
     is_doubtful,
     outlook_of,
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-#: The numbers of each layer, with their heads in the table.
+#: The numbers of each layer, with their heads in the table; "" for those that it does not show.
 _HEADS = {
-    "rank": "rank", "soft_rank": "soft rank", "rank_bound": "rank bound",
-    "orthogonality_gap": "gap", "mean_correlation": "correlation", "isometry": "isometry",
-    "scale": "scale", "layer_gradient_norm": "‖∂L/∂W‖",
+    "rank": "rank", "soft_rank": "soft rank", "effective_rank": "effective rank", "rank_bound": "",
+    "orthogonality_gap": "gap", "mean_correlation": "correlation", "isometry": "", "scale": "scale",
+    "state_gradient_ratio": "‖∂L/∂h‖", "layer_gradient_norm": "‖∂L/∂W‖",
 }  # fmt: skip
+
+#: Columns that a table leaves out if it is too wide, the first one first.
+_LEAST_USEFUL = ("gap", "rank", "soft rank", "scale")
 
 #: From so many networks on, order statistics are the ends of a band of 90 %.
 _OF_BAND = 19
@@ -76,10 +80,12 @@ class Measurement(Result):
     rank_threshold : (layers,) ndarray of float64
         max(n', d') times the rounding unit of the dtype of the output.
     soft_rank : (networks, layers) ndarray of int
-        `bnmc.gram.soft_rank` at τ = `soft_threshold` of the rows divided by `scale`, so that it
-        does not depend on the scale: the number of squared singular values of at least τ n'.
+        Number of eigenvalues of the Gram matrix of the rows, the squared singular values, of at
+        least `soft_threshold` times their mean, over min(n', d') of them.
     soft_threshold : float
-        0.5.
+        0.1.
+    effective_rank : (networks, layers) ndarray of float64
+        exp of the entropy of the normalized singular values.
     rank_bound, orthogonality_gap : (networks, layers) ndarray of float64
         `bnmc.gram.rank_bound` and `bnmc.gram.orthogonality_gap` of the rows.
     mean_correlation : (networks, layers) ndarray of float64
@@ -102,6 +108,9 @@ class Measurement(Result):
     layer_gradient_norm : (networks, layers) ndarray of float64 or None
         Norms of the gradients by the weights (arrays of two or more axes) of each layer. NaN for
         layers without weights.
+    state_gradient_ratio : (networks, layers) ndarray of float64 or None
+        Norms of the gradients by the outputs of the layers, ∂L/∂h, over that of the last layer with
+        the most frequent shape of the output. NaN for layers that the loss does not depend on.
     comparable : tuple of int
         The layers whose weights have the same shapes, the most frequent ones. The growth of
         gradients refers to these layers.
@@ -128,7 +137,7 @@ class Measurement(Result):
 
     Notes
     -----
-    If an output is zero everywhere, rank, soft rank, rank bound, isometry and scale are 0, and
+    If an output is zero everywhere, all ranks, the rank bound, isometry and scale are 0, and
     `orthogonality_gap` and `mean_correlation` are NaN.
 
     Examples
@@ -152,6 +161,7 @@ class Measurement(Result):
     rank: NDArray[np.int64]
     rank_threshold: FloatArray
     soft_rank: NDArray[np.int64]
+    effective_rank: FloatArray
     rank_bound: FloatArray
     orthogonality_gap: FloatArray
     mean_correlation: FloatArray
@@ -162,6 +172,7 @@ class Measurement(Result):
     gradient_norm: FloatArray | None
     gradient_cosine: FloatArray | None
     layer_gradient_norm: FloatArray | None
+    state_gradient_ratio: FloatArray | None
     comparable: tuple[int, ...]
     reading: ModelNetwork
     prediction: Prediction
@@ -241,29 +252,35 @@ class Measurement(Result):
         """Return a table as text: one line for each layer, and the prediction below.
 
         Numbers are means over networks. With several networks, the standard errors follow after ±.
-        Of more than 24 layers it shows 24.
+        Of more than 24 layers it shows 24. `to_dict` has all layers and numbers.
 
         Returns
         -------
         str
         """
         shown = shown_of(len(self.layers))
-        columns = self._columns()
-        rows = [
-            [self.layers[layer], *(_mean(values[:, layer]) for values in columns.values())]
-            for layer in shown
+        columns: list[tuple[str, str, Sequence[str]]] = [
+            ("layer", "layer", [self.layers[layer] for layer in shown])
         ]
+        for name, values in self._columns().items():
+            cell = _ratio if name == "state_gradient_ratio" else _mean
+            columns.append((_HEADS[name], _HEADS[name], [cell(values[:, k]) for k in shown]))
+        columns, gone = fitting([column for column in columns if column[0]], _LEAST_USEFUL)
+        rows = list(zip(*(cells for _, _, cells in columns), strict=True))
         networks = "1 network" if self.networks == 1 else f"{self.networks} networks"
         lines = [f"{self.model}, {networks}; rows are {self.view}s", *self._layout_lines()]
-        lines.append(text_table(["layer", *map(_HEADS.__getitem__, columns)], rows, align="<>"))
-        lines += left_out(len(self.layers))
+        lines.append(text_table([head for _, head, _ in columns], rows, align="<>"))
+        lines += [*left_out(len(self.layers)), *gone]
         lines.append(wrapped(
-            f"rank: singular values above {self.rank_threshold.max():.1e} of the largest; soft "
-            f"rank: squares of at least {self.soft_threshold} n in units of the scale"
+            f"rank: number of singular values above {self.rank_threshold.max():.1e} times the "
+            "largest; soft rank: number of eigenvalues of the Gram matrix of at least "
+            f"{self.soft_threshold} times their mean"
         ))  # fmt: skip
+        if self.state_gradient_ratio is not None:
+            lines.append("‖∂L/∂h‖: gradients of activations, relative to the last block")
         if self.loss is not None:
             lines.append(f"loss: {_mean(self.loss)}")
-        lines.append(self.prediction.table())
+        lines.append(self.prediction.table([self.layers[layer] for layer in shown]))
         if self.by_width:
             lines.append(_table_of_widths(self, self.by_width))
         lines.extend(wrapped(f"note: {note}") for note in self.notes)
@@ -309,8 +326,28 @@ class Measurement(Result):
         method = f"growth of gradient norms, {names[0]} to {names[1]}"
         return growth_estimate(growth, level, method, "networks")
 
+    @property
+    def gradient_band(self) -> FloatArray | None:
+        """Band that holds `layer_gradient_norm` of 90 % of fresh networks, (layers, 2).
+
+        It is that of `prediction`, relative to the gradient of the last weight layer as measured.
+        NaN for layers that do not have exactly one weight layer; None without a prediction.
+        """
+        norms, beside = self.layer_gradient_norm, self.prediction
+        if norms is None or "gradient" not in beside.bands:
+            return None
+        band = np.full((len(self.layers), 2), np.nan)
+        for layer, rows in enumerate(beside.rows_in(self.layers).values()):
+            if len(rows) == 1:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    last = np.log(norms[:, layer]) - beside.measured["gradient"][:, rows[0]]
+                    band[layer] = np.exp(last.mean() + beside.bands["gradient"][rows[0]])
+        return band
+
     def plot(self) -> Figure:
-        """Draw ranks and correlations, and gradient norms, against the layers.
+        """Draw ranks and gradient norms against the layers.
+
+        Behind the gradient norms is the band of 90 % of fresh networks, if there is a `prediction`.
 
         Returns
         -------
@@ -446,7 +483,15 @@ def _mean(values: NDArray[Any]) -> str:
     mean = float(values.mean())
     if math.isnan(mean):
         return "-"
-    text = f"{mean:.4g}"
+    return f"{mean:.4g}" if len(values) == 1 else f"{mean:.3g} ± {_error(values):.1g}"
+
+
+def _ratio(values: NDArray[Any]) -> str:
+    """Return a factor to two digits, as the verdict has it, and the standard error."""
+    mean = float(values.mean())
+    if math.isnan(mean):
+        return "-"
+    text = f"×{factor(mean)}"
     return text if len(values) == 1 else f"{text} ± {_error(values):.1g}"
 
 

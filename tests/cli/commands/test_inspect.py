@@ -92,6 +92,14 @@ def test_table_and_picture(printed, refusal, folder):
     refusal(f"{FACTORY} --plot layers.svg")
 
 
+def test_a_verdict_without_labels_names_the_option(printed, document_of):
+    verdict = document_of(FACTORY)["verdict"]
+    assert verdict.endswith(". Add --labels FILE for an outlook.")
+    out = printed(FACTORY)
+    assert verdict in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 100
+
+
 def test_document(document_of):
     document = document_of(f"{FACTORY} --labels y.npy --loss cross-entropy --networks 2")
     expected = json.loads(dumps(measured(networks=2).to_dict()))

@@ -140,9 +140,11 @@ def inspect(
     head = f"input: {layout(states.shape, states.ndim > 3)}"
     document: dict[str, Any] = {"input": list(states.shape)}
     pairs = [_cosines(result) if cosines else {} for result in results]
-    last = [results[-1], *_tables_of(pairs[-1])]
+    last = [_with_options(str(results[-1])), *_tables_of(pairs[-1])]
     if not sizes:
-        return Report(document | results[0].to_dict() | pairs[0], [head, *last], results[0].plot)
+        whole = results[0].to_dict()
+        whole["verdict"] = _with_options(whole["verdict"])
+        return Report(document | whole | pairs[0], [head, *last], results[0].plot)
     rows = [
         {"width": size, **result.to_dict(), **of_pairs}
         for size, result, of_pairs in zip(sizes, results, pairs, strict=True)
@@ -177,6 +179,19 @@ def _announce(
             duration += min(_RANDOM_NETWORKS * seconds, _RANDOM_SECONDS)
             why = f"{why}, and up to {_RANDOM_NETWORKS} random networks of its layers"
         announce("inspect", duration, why)
+
+
+def _with_options(text: str) -> str:
+    """Return a text that begins with a verdict, which names the option for what it lacks."""
+    from bnmc._support.text import wrapped
+    from bnmc.torch.outlook import NO_LOSS
+
+    verdict, *tables = text.split("\n\n", 1)
+    sentences = " ".join(verdict.split())
+    if not sentences.endswith(NO_LOSS):
+        return text
+    sentences = f"{sentences.removesuffix(NO_LOSS)}Add --labels FILE for an outlook."
+    return "\n\n".join([wrapped(sentences), *tables]) if tables else sentences
 
 
 def _array(name: str, path: Path) -> Any:
