@@ -174,6 +174,10 @@ for name in sys.argv[1:]:
     [
         (bnmc.Network, "batch blocks chain chains depth first is_repeated last of stages until "
          "widths"),
+        (bnmc.Chain, "activation as_json batch bias_variance bn_residual conv convolution "
+         "covariance covariance_of_states eps fan_in gain idealized is_gaussian is_orthogonal "
+         "is_row_by_row is_vanilla_linear layers norm normalization order repeat resnet "
+         "shows_bias skip weights width"),
         (bnmc.Residual, "activation branch depth last projection skip source sum"),
     ],
 )  # fmt: skip

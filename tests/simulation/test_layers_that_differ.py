@@ -20,8 +20,9 @@ from slow_cases import pairs, slow, some
 
 import bnmc
 from bnmc._kernels.scalar.codes import NORM_FIRST
+from bnmc.chain import chain as chain_module
 from bnmc.chain import compiled
-from bnmc.chain.chain import ORDERS, Chain, Network, Residual, layers_of
+from bnmc.chain.chain import ORDERS, Chain, Network, Residual, layer_after, layers_of
 from bnmc.chain.layers import Layer, Normalised, Path, RowMap
 from bnmc.chain.start import Representation, prepare
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
@@ -360,7 +361,7 @@ TRAPS = {
         ],
         ["conditional", "weights"],
         (
-            Chain, "order_code_beside_skips",
+            Chain, "_order_code_beside_skips",
             property(lambda chain: ORDERS[chain.order] if chain.skip else NORM_FIRST),
         ),
     ),
@@ -376,7 +377,7 @@ TRAPS = {
             Chain(12, 3, "tanh", norm="layer", skip=0.0, weights="pytorch"),
         ],
         ["weights", "auto"],
-        (Chain, "layer_after", lambda chain, width: chain.layers[1]),
+        (chain_module, "layer_after", lambda chain, width: chain.layers[1]),
     ),
     "scales split off for some layers alone": (
         [
@@ -428,7 +429,7 @@ TRAPS |= {
             OUT,
         ],
         ["auto", "weights"],
-        (Chain, "layer_after", lambda chain, width: chain.layers[1]),
+        (chain_module, "layer_after", lambda chain, width: chain.layers[1]),
     ),
     "a Gaussian projection": (
         [
@@ -440,7 +441,7 @@ TRAPS |= {
         ["conditional", "weights"],
         (
             Residual, "path_after", lambda block, width: Path(
-                2, replace(block.projection.layer_after(width).linear, gain=1.0)
+                2, replace(layer_after(block.projection, width).linear, gain=1.0)
             ),
         ),
     ),

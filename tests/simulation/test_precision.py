@@ -280,7 +280,7 @@ def by_logarithms(chain, x, depth, key, sampler, dtype):
             stream = codes.STREAM_WEIGHTS if sampler == "weights" else codes.STREAM_ROWS
             draw = codes.Draw(layer, stream, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32))
             if sampler == "weights":
-                law = chain.weight_law.code
+                law = chain.layers[1].linear.law.code
                 w = weights(law, np.arange(width), np.arange(width), draw, dtype).T
                 h = w.astype(np.float64) @ a / np.sqrt(width)
             else:

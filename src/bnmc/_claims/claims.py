@@ -99,8 +99,9 @@ def of_state(chain: Chain, layer: Layer) -> dict[str, Evidence]:
 
 def _is_symmetric(chain: Chain) -> bool:
     """Whether rows are symmetric in sign: for symmetric weights, and with skip only if σ is odd."""
-    if not chain.weight_law.is_symmetric or chain.skip == 0.0:
-        return chain.weight_law.is_symmetric
+    law = chain.layers[1].linear.law
+    if not law.is_symmetric or chain.skip == 0.0:
+        return law.is_symmetric
     if not chain.normalization.acts_on_rows and chain.normalization.centred:
         return False  # the sign of a row changes the mean that is subtracted from all rows
     grid = np.linspace(0.0, 4.0, 257)

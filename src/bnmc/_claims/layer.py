@@ -150,7 +150,7 @@ def next_states(chain: Chain, layer: Layer, generator: np.random.Generator) -> F
         rows /= width**0.5
         if chain.bias_variance > 0.0:
             biases = generator.standard_normal((len(rows), width))
-            if chain.weight_law.uniform_bias:
+            if chain.layers[1].linear.law.uniform_bias:
                 biases = generator.uniform(-(3.0**0.5), 3.0**0.5, biases.shape)
             rows += (float(np.sqrt(chain.bias_variance)) * biases)[..., None] / chain.gain
     return chain.skip * layer.x + chain.gain * rows
@@ -158,7 +158,7 @@ def next_states(chain: Chain, layer: Layer, generator: np.random.Generator) -> F
 
 def _weights(chain: Chain, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
     shape = chain.width, chain.width
-    entries = chain.weight_law.entries(generator, shape)
+    entries = chain.layers[1].linear.law.entries(generator, shape)
     return finite_array("weights(rng, shape)", entries, shape=shape)
 
 

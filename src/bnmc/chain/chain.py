@@ -139,8 +139,7 @@ class Chain(metaclass=NamesReplacements):
     convolution: Convolution | None
     #: The normalization as a value: its NumPy form, and the part of a Gram matrix that it ignores.
     normalization: Norm = field(init=False)
-    #: The law of the weights as a value.
-    weight_law: WeightLaw = field(init=False, compare=False)
+    _law: WeightLaw = field(init=False, compare=False)
 
     @explains_keywords
     def __init__(
@@ -170,7 +169,7 @@ class Chain(metaclass=NamesReplacements):
         keep("activation", as_activation(activation))
         keep("skip", real("skip", skip))
         law = weight_law(weights)
-        keep("weight_law", law)
+        keep("_law", law)
         keep("weights", weights if callable(weights) else law.name)
         keep("gain", law.gain if gain is None else real("gain", gain))
         if self.gain == 0.0:
@@ -211,9 +210,9 @@ class Chain(metaclass=NamesReplacements):
             f"activation={self.activation.name!r}",
         ]
         defaults: dict[str, Any] = {
-            "convolution": None, "norm": "batch", "skip": 0.0, "gain": self.weight_law.gain,
+            "convolution": None, "norm": "batch", "skip": 0.0, "gain": self._law.gain,
             "weights": "gaussian", "eps": 0.0, "order": "norm-activation",
-            "bias_variance": self.weight_law.bias_over_width / self.fan_in,
+            "bias_variance": self._law.bias_over_width / self.fan_in,
         }  # fmt: skip
         for name, default in defaults.items():
             value = getattr(self, name)
@@ -224,7 +223,15 @@ class Chain(metaclass=NamesReplacements):
         return f"Chain({', '.join(shown)})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the options by name, for a JSON document."""
+        """Return the options by name, for a JSON document.
+
+        Examples
+        --------
+        >>> from bnmc import Chain
+        >>> options = Chain(64, 4, "relu").as_json()
+        >>> options["width"], options["activation"], options["norm"]
+        (64, 'relu', 'batch')
+        """
         names = ("skip", "gain", "eps", "order", "bias_variance")
         weights = self.weights if isinstance(self.weights, str) else "user"
         return {
@@ -238,22 +245,14 @@ class Chain(metaclass=NamesReplacements):
     def layers(self) -> tuple[Layer, Layer]:
         """Layer 0, and the layer that repeats."""
         linear = Linear(
-            self.width, self.fan_in, self.weight_law, self.gain, self.bias_variance,
+            self.width, self.fan_in, self._law, self.gain, self.bias_variance,
             self.convolution,
         )  # fmt: skip
         rows = RowMap(
-            self.activation, self.normalization, self.order_code, self.batch, self.eps, self.skip
+            self.activation, self.normalization, self._order_code, self.batch, self.eps, self.skip
         )
         layer = Layer(linear, rows)
         return start_of(layer), layer
-
-    def layer_after(self, width: int) -> Layer:
-        """Return the layer that repeats, after a layer of a width; a default bias is for it."""
-        layer, law = self.layers[1], self.weight_law
-        fan_in = width * (self.fan_in // self.width)
-        is_default = self.bias_variance == law.bias_over_width / self.fan_in
-        variance = law.bias_over_width / fan_in if is_default else self.bias_variance
-        return layer._replace(linear=replace(layer.linear, fan_in=fan_in, bias_variance=variance))
 
     def repeat(self, depth: int) -> Network:
         """Return the network of this chain alone, with layers 0, …, depth.
@@ -281,13 +280,13 @@ class Chain(metaclass=NamesReplacements):
         return self.layers[1].linear.covariance()
 
     @cached_property
-    def order_code(self) -> int:
+    def _order_code(self) -> int:
         """Code of the order in kernels; the first of the orders that have the same law."""
-        code = self.order_code_beside_skips
+        code = self._order_code_beside_skips
         return NORM_FIRST if code == NORM_IN_BRANCH and self.skip == 0.0 else code
 
     @property
-    def order_code_beside_skips(self) -> int:
+    def _order_code_beside_skips(self) -> int:
         """Code of the order, if a layer after this one has a skip connection."""
         return NORM_FIRST if self.normalization.is_identity else ORDERS[self.order]
 
@@ -312,12 +311,12 @@ class Chain(metaclass=NamesReplacements):
     @property
     def is_gaussian(self) -> bool:
         """Whether the weights are Gaussian, so that rows can be drawn given the Gram matrix."""
-        return self.weight_law.rows_given_gram
+        return self._law.rows_given_gram
 
     @property
     def is_orthogonal(self) -> bool:
         """Whether the weights are uniformly distributed orthogonal matrices."""
-        return self.weight_law.is_orthogonal
+        return self._law.is_orthogonal
 
     @property
     def is_vanilla_linear(self) -> bool:
@@ -857,7 +856,7 @@ class Residual:
         """Return the skip path after a layer of a width."""
         linear = norm = None
         if self.projection is not None:
-            linear, rows, *_ = self.projection.layer_after(width)
+            linear, rows, *_ = layer_after(self.projection, width)
             norm = None if rows.norm.is_identity else rows
         return Path(self.depth, linear, self.source == "activations", norm)
 
@@ -879,6 +878,15 @@ Stage = tuple[Chain, int] | Residual
 
 #: The stages of a network, apart from the number of layers at its end.
 Pattern = tuple[Stage, ...]
+
+
+def layer_after(chain: Chain, width: int) -> Layer:
+    """Return the layer that repeats, after a layer of a width; a default bias is for it."""
+    layer, fan_in = chain.layers[1], width * (chain.fan_in // chain.width)
+    of_default = layer.linear.law.bias_over_width
+    is_default = chain.bias_variance == of_default / chain.fan_in
+    variance = of_default / fan_in if is_default else chain.bias_variance
+    return layer._replace(linear=replace(layer.linear, fan_in=fan_in, bias_variance=variance))
 
 
 def options_of(network: Network | Residual) -> dict[str, Any]:
@@ -992,20 +1000,20 @@ def layers_of(pattern: Pattern) -> Layers:
     spans, open_paths = [*_spans(pattern)], list[Path]()
     for place, (chain, count, begins, ends) in enumerate(spans):
         # Layer 1 of a span follows another layer; the last one precedes another layer.
-        parts = [chain.layers[0] if place == 0 else chain.layer_after(width)]
+        parts = [chain.layers[0] if place == 0 else layer_after(chain, width)]
         parts += [chain.layers[1]] * min(count - 1, 2)
         paths = tuple(block._path_after(width) for block in begins)
         parts[0] = parts[0]._replace(begins=paths)
         open_paths += paths
         if ends is not None:
             # It keeps its state, as a layer with a skip connection does.
-            rows = parts[-1].rows._replace(skip=ends.skip, order=chain.order_code_beside_skips)
+            rows = parts[-1].rows._replace(skip=ends.skip, order=chain._order_code_beside_skips)
             parts[-1] = parts[-1]._replace(rows=rows, path=open_paths.pop())
         if place == len(spans) - 1:
             parts = parts if ends else parts[:2]
         elif spans[place + 1].takes_state:
             # A skip connection sees what the order of this layer keeps.
-            rows = parts[-1].rows._replace(order=chain.order_code_beside_skips)
+            rows = parts[-1].rows._replace(order=chain._order_code_beside_skips)
             parts[-1] = parts[-1]._replace(rows=rows)
         firsts += [number, number + 1, number + count - 1][: len(parts)]
         layers += parts

@@ -335,7 +335,7 @@ def _gpu_task(path: str, network: Network, pool: Executor | None) -> type[Task]:
         raise BackendError("cuda", "no gradients of layers that differ: backend='cpu'")
     chain = network.chain
     for applies, what in (
-        ("conditional" not in chain.weight_law.samplers, "these weights"),
+        ("conditional" not in chain.layers[1].linear.law.samplers, "these weights"),
         (
             not (chain.is_gaussian or chain.layers[1].is_plain),
             "orthogonal weights, unless a norm over the batch comes first, or none, without bias",

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Layers in a table, at most.
 _SHOWN = 11
 
+#: Columns of a table about the networks, before those about infinite width.
+_MEASURED = 4
+
 #: Logarithms of squares that a mean can hold.
 _LONGEST = 300.0
 
@@ -207,7 +210,8 @@ class Jacobian(Drawn, Result):
             "variance/mean²", "largest/mean",
         ]  # fmt: skip
         table, reason = self._rows()
-        columns = len(heads) if any(row["limit_mean"] is not None for row in table) else 4
+        has_limit = any(row["limit_mean"] is not None for row in table)
+        columns = len(heads) if has_limit else _MEASURED
         rows = [
             [str(row["layer"]), *(_number(row[name]) for name in list(row)[1:columns])]
             for row in table

@@ -324,7 +324,7 @@ def tangent_kernel(
         hint = "random biases are trained in any case"
         raise ArgumentError("trained_biases", True, "False with bias_variance > 0", hint)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
-    laws = [each.weight_law for each in network.chains]
+    laws = [each.layers[1].linear.law for each in network.chains]
     are_gaussian = all(law.rows_given_gram or law.is_identity for law in laws)
     path = "conditional" if are_gaussian and sampler != "weights" else "weights"
     if sampler not in ("auto", path):

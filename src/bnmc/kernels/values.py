@@ -119,7 +119,7 @@ def weight_law(chain: Chain) -> int:
     >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.WeightCode.RADEMACHER
     True
     """
-    code = as_chain(chain).weight_law.code
+    code = as_chain(chain).layers[1].linear.law.code
     if code == GIVEN:
         allowed = "a law of independent entries that has a name"
         raise ArgumentError("weights", chain.weights, allowed)

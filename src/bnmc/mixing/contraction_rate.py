@@ -359,7 +359,7 @@ def two_inputs(
 
 def _regular_part(chain: Chain, gram: Float64Array) -> Float64Array:
     """Return G, or its part orthogonal to the ones if only this part can be regular."""
-    is_last = chain.order_code == codes.ACTIVATION_FIRST
+    is_last = chain.layers[1].rows.activates_first
     if not ((chain.activation.is_linear or is_last) and chain.normalization.hides_common_part):
         return gram
     from scipy.linalg import helmert

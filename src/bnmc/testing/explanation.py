@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
 from bnmc.testing.calls_on_state import LEAST, CallsOnState, correlations
@@ -125,7 +124,7 @@ def _kept_part(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect a skip connection that keeps the state before the norm in place of that after it."""
     if chain.skip == 0.0 or chain.normalization.is_identity:
         return
-    keeps_norm = chain.order_code == NORM_FIRST
+    keeps_norm = chain.layers[1].rows.keeps_normed
     left = []
     for state in states:
         h = chain.gain * state.layer.y[0]

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -270,7 +269,7 @@ def _pairs(chain: Chain, singles: Sequence[_Fit], evidence: _Evidence) -> Iterat
 def _faults(chain: Chain) -> Iterator[Fault]:
     """Yield the faults, a correct step first."""
     sigma, norm = chain.activation, _norm_of(chain)
-    is_last = chain.order_code == ACTIVATION_FIRST
+    is_last = chain.layers[1].rows.activates_first
     bias = over_square(chain.bias_variance, chain.gain)
     right = Fault(_Step(norm, sigma, is_last, bias, CovarianceMap(chain.convolution)))
     yield right

@@ -119,7 +119,7 @@ class NetworkTest:
 
     def numbers_of_calls(self, rows: int) -> list[int]:
         """Return the numbers of calls on each state of layer 0 after which there is a verdict."""
-        laws = [chain.weight_law for chain in self.chains]
+        laws = [chain.layers[1].linear.law for chain in self.chains]
         is_gaussian = all(law.rows_given_gram or law.is_identity for law in laws)
         return numbers_of_calls(self.width, rows, is_gaussian=is_gaussian)
 

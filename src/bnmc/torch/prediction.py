@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.text import Result, fitting, text_table, wrapped
-from bnmc.chain.chain import Chain, Network, Residual, Stage, layer_at
+from bnmc.chain.chain import Chain, Network, Residual, Stage, layer_after, layer_at
 from bnmc.chain.layers import Linear
 from bnmc.errors import BnmcError
 from bnmc.gradients.backpropagation import backpropagate
@@ -405,7 +405,7 @@ def _gaussian(network: Network) -> Network:
             projection = stage.projection
             if projection is not None:
                 width = layer_at(network, number - len(chains)).linear.width
-                projection = _with_gaussian(projection, projection.layer_after(width).linear)
+                projection = _with_gaussian(projection, layer_after(projection, width).linear)
             stages.append(dataclasses.replace(stage, branch=Network(*made), projection=projection))
         else:
             stages += made
@@ -413,7 +413,7 @@ def _gaussian(network: Network) -> Network:
 
 
 def _with_gaussian(chain: Chain, linear: Linear) -> Chain:
-    if chain.weight_law.rows_given_gram:
+    if chain.layers[1].linear.law.rows_given_gram:
         return chain
     return dataclasses.replace(
         chain, weights="gaussian", gain=linear.gain, bias_variance=linear.bias_variance
