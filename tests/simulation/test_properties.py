@@ -196,6 +196,7 @@ LATER = {
     "conditional, skip, float64",
     "weights, float32",
     "user weights, float32",
+    "conditional: layer, states",
     "weights: layer, states",
     "weights: bias, states",
     "weights: scale, states",
