@@ -215,6 +215,13 @@ def test_a_layer_that_no_fresh_network_has_departs():
     assert "of fresh networks have" in first
 
 
+def test_a_spread_of_rounding_errors_does_not_depart():
+    for spread, count in ((1e-8, 0), (1e-3, 1)):
+        beside = prediction.Prediction(None, ("0",), {"spread": np.array([[spread]])}, copies=True)
+        beside.__dict__["bands"] = {"spread": np.zeros((1, 2))}
+        assert len(beside.departures) == count
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "said"),
     [

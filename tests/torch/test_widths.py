@@ -51,7 +51,7 @@ def test_the_first_width_is_the_model_if_there_is_none():
     other = MEASURED(lambda: CHANNELS(6), networks=20)
     np.testing.assert_array_equal(measured.scale, other.scale)
     low, high = np.quantile(other.scale[:, 0], [0.05, 0.95], method="weibull")
-    assert f"{low:.3g} to {high:.3g}" in measured.table()
+    assert f"{low:.2g} to {high:.2g}" in measured.table()
 
 
 def test_a_wide_layer_has_no_weights():

@@ -444,13 +444,15 @@ def _table_of_widths(measurement: Measurement, wider: Mapping[int, Measurement])
 
     Of several networks it shows the mean, and from 19 networks on the band that holds 90 %.
     """
-    columns: list[Sequence[str]] = [measurement.layers]
-    heads = ["layer"]
+    columns: list[tuple[str, str, Sequence[str]]] = [("layer", "layer", measurement.layers)]
     others = {width: _numbers_of(each) for width, each in wider.items()}
     for name, values in _numbers_of(measurement).items():
-        heads += [name, *(f"width {width}" for width in others)]
-        columns += [_cells(values), *(_cells(each[name]) for each in others.values())]
-    rows = list(zip(*columns, strict=True))
+        columns.append((name, name, _cells(values)))
+        for width, each in others.items():
+            columns.append((name, f"width {width}", _cells(each[name])))
+    columns, gone = fitting(columns, ("scale", "correlation"))
+    heads = [head for _, head, _ in columns]
+    rows = list(zip(*(cells for _, _, cells in columns), strict=True))
     shown = [rows[layer] for layer in shown_of(len(rows))]
     networks = [each.networks for each in wider.values()]
     count = "a random network" if networks[0] == 1 else f"{networks[0]} random networks"
@@ -458,7 +460,7 @@ def _table_of_widths(measurement: Measurement, wider: Mapping[int, Measurement])
         f"beside {count} of this architecture at each width, with Gaussian weights of its variances"
     )
     gradient = "; gradients are over that of the last layer" if "gradient" in heads else ""
-    return f"{wrapped(about + gradient)}\n{text_table(heads, shown, align='<>')}"
+    return "\n".join([wrapped(about + gradient), text_table(heads, shown, align="<>"), *gone])
 
 
 def _numbers_of(measurement: Measurement) -> dict[str, FloatArray]:
@@ -475,7 +477,7 @@ def _cells(values: FloatArray) -> list[str]:
     """Return the mean of each layer, or the band of many networks."""
     if len(values) < _OF_BAND:
         return [f"{mean:.3g}" for mean in values.mean(axis=0)]
-    return [f"{low:.3g} to {high:.3g}" for low, high in band_of(values)]
+    return [f"{low:.2g} to {high:.2g}" for low, high in band_of(values)]
 
 
 def _mean(values: NDArray[Any]) -> str:
