@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
-from sharing import rewrite_files
+from sharing import parse_package, rewrite_files
 from tracing import Tracing, compilation_without_a_tracer
 
 # Numba reads this variable when it is imported: GPU kernels then run in its simulator.  Other tests
@@ -34,12 +34,13 @@ def pytest_sessionstart(session):
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection():
+def pytest_collection(session):
     """Leave what is collected, which lives as long as the process, out of garbage collections.
 
     These are rare in tests, too: at the default thresholds they take 4 % of the time.
     """
     gc.disable()
+    parse_package(session.config)
     try:
         return (yield)
     finally:

@@ -193,3 +193,31 @@ def test_workers_compile_each_file_once(monkeypatch):
     assert not files(0, 3, pytest.Config.ArgsSource.ARGS)
     assert not files(0, 1)
     assert not sharing.files(SimpleNamespace())
+
+
+def test_the_package_is_parsed_once_before_the_report(monkeypatch):
+    """The process that hands out tests does so: a report then has the statements at once."""
+    parser, file = sharing.python.PythonParser, str(ROOT / "tests" / "slow_cases.py")
+    monkeypatch.setattr(sharing.python, "PythonParser", parser)
+    monkeypatch.setattr(sharing, "ROOT", ROOT / "tests" / "downstream")
+    regex = "if TYPE_CHECKING"
+    cov = SimpleNamespace(_exclude_regex=lambda name: regex)
+    plugin = SimpleNamespace(cov_controller=SimpleNamespace(cov=cov))
+    config = SimpleNamespace(
+        option=SimpleNamespace(numprocesses=2), args_source=sharing.TESTPATHS,
+        pluginmanager=SimpleNamespace(get_plugin={"_cov": plugin}.get),
+    )  # fmt: skip
+    sharing.parse_package(SimpleNamespace(**vars(config) | {"workerinput": {}}))
+    assert sharing.python.PythonParser is parser
+    sharing.parse_package(config)
+    expected, first, again = (
+        kind(filename=file, exclude=regex)
+        for kind in (parser, sharing.python.PythonParser, sharing.python.PythonParser)
+    )
+    for parsed in (expected, first):
+        parsed.parse_source()
+    monkeypatch.setattr(parser, "parse_source", None)
+    again.parse_source()
+    for parsed in (first, again):
+        assert parsed.statements == expected.statements != set()
+        assert parsed.multiline_map == expected.multiline_map
