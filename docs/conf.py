@@ -31,6 +31,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
+    "experiment_scripts",
     "for_users",
     "kept_tables",
     "notebooks",

@@ -11,6 +11,8 @@ import textwrap
 from collections.abc import Collection
 from pathlib import Path
 
+from docutils import nodes
+
 from bnmc.experiments.registry import FIGURES, function_of
 
 IMAGES = Path(__file__).parents[1] / "images" / "figures"
@@ -45,7 +47,7 @@ print(found)
 #: What a build that does not run a script shows.
 PICTURE = """
 .. image:: /images/figures/{name}.png
-   :alt: {title}
+   :alt: {alt}
 """
 TABLE = """
 .. code-block:: none
@@ -91,14 +93,14 @@ def scripts(run: Collection[str]) -> dict[str, str]:
     made = {}
     for name, (place, description) in FIGURES.items():
         text = re.split(r"\n(?:Parameters|Returns)\n", inspect.getdoc(function_of(name)))[0]
-        title = f"{name}: {description}"
+        title = f"{description[0].upper()}{description[1:]} ({name})"
         kept = name not in run
         made[f"{place.split('.')[0]}/plot_{name.replace('-', '_')}.py"] = SCRIPT.format(
             title=title,
             line="=" * len(title),
             text=text.strip(),
             name=name,
-            picture=PICTURE.format(name=name, title=title) if kept else "",
+            picture=PICTURE.format(name=name, alt=seen_in(name)) if kept else "",
             table=TABLE.format(table=kept_table(name)) if kept else "",
             thumbnail=THUMBNAIL.format(name=name) if kept else "",
         )
@@ -115,6 +117,27 @@ def topics() -> dict[str, str]:
             title=title, line="-" * len(title), summary=summary, package=package
         )
     return heads
+
+
+def seen_in(name: str) -> str:
+    """Return what the kept picture of an experiment shows: its title and its first finding."""
+    kept = (IMAGES / f"{name}.txt").read_text(encoding="utf-8")
+    title, _, findings = kept.split("\n\n", 2)
+    return f"{title}. {findings.splitlines()[0]}"
+
+
+def describe_thumbnails(app, doctree) -> None:
+    """Give each thumbnail of the gallery the text of its picture, which the gallery leaves out."""
+    names = {name.replace("-", "_"): name for name in FIGURES}
+    for image in doctree.findall(nodes.image):
+        place = re.search(r"sphx_glr_plot_(\w+)_thumb\.", image["uri"])
+        if place and place[1] in names:
+            image["alt"] = seen_in(names[place[1]])
+
+
+def setup(app):
+    app.connect("doctree-read", describe_thumbnails)
+    return {"parallel_read_safe": True}
 
 
 def kept_table(name: str) -> str:

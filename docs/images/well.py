@@ -35,7 +35,8 @@ def draw(values):
     for (name, distances), colour in zip(values.items(), COLOURS, strict=False):
         curves = distances.reshape(CHAINS, -1).T
         ax.plot(layers, curves, color=colour, lw=1.2, label=[name, *[None] * (CHAINS - 1)])
-    ax.set(xlabel="layer", ylabel=r"distance from the fixed point", ylim=(0, 6))
+    ax.set(xlabel="layer", ylabel=r"distance from the fixed point", yscale="log")
+    ax.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     ax.legend(frameon=False)
     return figure
 

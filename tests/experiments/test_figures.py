@@ -22,7 +22,7 @@ COMPUTED = {
     "rank-collapse-3b": 4, "rank-collapse-9": 9, "rank-collapse-lemma-3": 4,
     "gradients-explosion": 3, "gradients-orthogonal": 2, "limits-ntk-convergence": 1,
     "limits-alignment": 1, "limits-plane": 5, "stability-atlas": 1,
-    "wider-than-memory": 1,
+    "wider-than-memory": 1, "outlook-table": 12,
 }  # fmt: skip
 
 #: Labels of vertical axes of places, not of numbers.

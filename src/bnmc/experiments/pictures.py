@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -116,6 +116,11 @@ def finish(
     ax.set_title(title, loc="left")
     if legend:
         ax.legend(fontsize="small")
+
+
+def signed(value: SupportsFloat, digits: int) -> str:
+    """Return a number with a minus sign, as Matplotlib writes ticks, in place of a hyphen."""
+    return f"{float(value):.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def about(data: xarray.Dataset, text: str, space: str = " ") -> str:

@@ -1,4 +1,4 @@
-"""The names of all figures, where their functions are, and what they show.
+"""The names of all figures, where their functions are, and what they find.
 
 This module imports no figure: `bnmc.experiments.names` and the help of commands should come at
 once.
@@ -15,111 +15,114 @@ from bnmc._support.arguments import choice
 if TYPE_CHECKING:
     from bnmc.experiments.experiment import Experiment
 
-#: By name, paper by paper: the function within `bnmc.experiments`, and the description.
+#: By name, paper by paper: the function within `bnmc.experiments`, and the finding.
 FIGURES = {
-    "bridging-1a":
-        ("bridging.fig_1a", "error of the mean field over depth, with and without batch norm"),
-    "bridging-1b": ("bridging.fig_1b", "distance from the fixed point against width"),
-    "bridging-2":
-        ("bridging.fig_2", "spectra for six activations, beside the Marchenko-Pastur law"),
-    "bridging-poster":
-        ("bridging.poster", "distance from the fixed point over depth, width and batch"),
-    "bridging-two-inputs":
-        ("bridging.two_inputs", "two inputs through one network, certified without the theory"),
-    "bridging-conditioning":
-        ("bridging.conditioning", "condition of the Gram matrix on its n - 1 bulk eigenvalues"),
-    "bridging-certificate":
-        ("bridging.certificate", "certified mixing of each activation, which the paper assumes"),
-    "orthogonalizes-1":
-        ("orthogonalizes.fig_1", "cosine of two samples over depth, with and without batch norm"),
-    "orthogonalizes-2a":
-        ("orthogonalizes.fig_2a", "orthogonality gap over depth, from nearly equal samples"),
-    "orthogonalizes-2b": ("orthogonalizes.fig_2b", "orthogonality gap against width, slope -1/2"),
-    "orthogonalizes-3":
-        ("orthogonalizes.fig_3", "loss and orthogonality gap in training, for several depths"),
-    "orthogonalizes-4":
-        ("orthogonalizes.fig_4", "training from orthogonal representations, and with batch norm"),
-    "orthogonalizes-6": (
-        "orthogonalizes.fig_6", "distance of the Gram matrix from its mean, for other activations"
-    ),
-    "orthogonalizes-7":
-        ("orthogonalizes.fig_7", "training convolutions from orthogonal representations"),
-    "orthogonalizes-wasserstein":
-        ("orthogonalizes.wasserstein", "distance of hidden layers from a Gaussian law, and bound"),
-    "rank-collapse-1":
-        ("rank_collapse.fig_1", "rank and accuracy of trained networks against depth"),
-    "rank-collapse-2": ("rank_collapse.fig_2", "rank over depth, with and without batch norm"),
-    "rank-collapse-3a": ("rank_collapse.fig_3a", "rank against width, for each gamma"),
-    "rank-collapse-3b":
-        ("rank_collapse.fig_3b", "eigenvalues of M over depth, from nearly equal samples"),
-    "rank-collapse-4":
-        ("rank_collapse.fig_4", "training after pre-training for the rank, and with batch norm"),
-    "rank-collapse-5":
-        ("rank_collapse.fig_5", "training with batch norm that positive weights have broken"),
-    "rank-collapse-6": ("rank_collapse.fig_6", "rank in training, from several initial ranks"),
-    "rank-collapse-8": ("rank_collapse.fig_8", "regularity constant against width"),
-    "rank-collapse-9": ("rank_collapse.fig_9", "mean square of M against width"),
-    "rank-collapse-10":
-        ("rank_collapse.fig_10", "directions of gradients in training, with and without norm"),
-    "rank-collapse-lemma-3":
-        ("rank_collapse.lemma_3", "collapse without batch norm, with and without residual branch"),
-    "rank-collapse-centring":
-        ("rank_collapse.centring", "rank with batch norm that centres and that does not"),
-    "gradients-explosion": ("gradients.explosion", "gradient norms over depth, for 13 activations"),
-    "gradients-orthogonal":
-        ("gradients.orthogonal", "gradient norms over depth, Gaussian and orthogonal weights"),
-    "gradients-directions":
-        ("gradients.directions", "cosines between gradients of samples over depth"),
-    "isometry-spectrum":
-        ("gradients.isometry_spectrum", "spectra of Jacobians over depth, with and without norm"),
-    "fisher":
-        ("gradients.fisher", "largest eigenvalue of the Fisher matrix, with and without norm"),
-    "limits-ntk-convergence":
-        ("limits.ntk_convergence", "tangent kernels against width, slope -1/2"),
-    "limits-alignment":
-        ("limits.alignment", "true and random labels: alignment, spectrum, convergence"),
-    "limits-complexity":
-        ("limits.complexity", "bound of Arora et al. and test error, labels randomized"),
-    "limits-plane":
-        ("limits.plane", "limits of infinite width: regions, properties, named scalings"),
-    "limits-kl": ("limits.kl", "logits of five limits beside those of width 128, in training"),
-    "limits-exponents":
-        ("limits.exponents", "powers of the width in training, measured and theory"),
-    "limits-constant-kernel":
-        ("limits.constant_kernel", "convolutional networks beside their constant kernels"),
-    "training-kernel-change":
-        ("training_law.kernel_change", "change of the tangent kernel in training against width"),
-    "training-orthogonal-start":
-        ("training_law.orthogonal_start", "training from orthogonal and rank-maximized weights"),
-    "coordinate-check":
-        ("training_law.coordinate_check", "movement of layers in a step against the width"),
+    "bridging-1a": ("bridging.fig_1a",
+        "with batch norm the error of the mean field stays constant over depth"),
+    "bridging-1b": ("bridging.fig_1b",
+        "the distance from the fixed point falls with slope -1/2 in the width"),
+    "bridging-2": ("bridging.fig_2",
+        "spectra of deep layers are wider than the Marchenko-Pastur law"),
+    "bridging-poster": ("bridging.poster",
+        "the error converges over depth, and grows with the batch"),
+    "bridging-two-inputs": ("bridging.two_inputs",
+        "two inputs through one network end close, and closer in wide networks"),
+    "bridging-conditioning": ("bridging.conditioning",
+        "n - 1 eigenvalues of the Gram matrix become nearly equal with depth"),
+    "bridging-certificate": ("bridging.certificate",
+        "seven activations mix: certified bounds, where the paper assumes it"),
+    "orthogonalizes-1": ("orthogonalizes.fig_1",
+        "batch norm makes two samples nearly orthogonal; without it they align"),
+    "orthogonalizes-2a": ("orthogonalizes.fig_2a",
+        "batch norm makes nearly equal samples nearly orthogonal over depth"),
+    "orthogonalizes-2b": ("orthogonalizes.fig_2b",
+        "the orthogonality gap falls with slope -1/2 in the width"),
+    "orthogonalizes-3": ("orthogonalizes.fig_3",
+        "deeper networks without norm start less orthogonal, train more slowly"),
+    "orthogonalizes-4": ("orthogonalizes.fig_4",
+        "an orthogonal start has the gap of batch norm, but trains more slowly"),
+    "orthogonalizes-6": ("orthogonalizes.fig_6",
+        "the Gram matrix deviates from its mean with slope -1/2 in the width"),
+    "orthogonalizes-7": ("orthogonalizes.fig_7",
+        "convolutions train with batch norm, not from an orthogonal start"),
+    "orthogonalizes-wasserstein": ("orthogonalizes.wasserstein",
+        "hidden layers approach a Gaussian law with slope -1 in the width"),
+    "rank-collapse-1": ("rank_collapse.fig_1",
+        "without batch norm the rank collapses with depth, and training fails"),
+    "rank-collapse-2": ("rank_collapse.fig_2", "without batch norm the rank falls to 1 over depth"),
+    "rank-collapse-3a": ("rank_collapse.fig_3a",
+        "the rank grows at least like the square root of the width"),
+    "rank-collapse-3b": ("rank_collapse.fig_3b",
+        "from nearly equal samples, nine of ten eigenvalues rise over depth"),
+    "rank-collapse-4": ("rank_collapse.fig_4",
+        "pre-training for the rank helps deep networks less than batch norm"),
+    "rank-collapse-5": ("rank_collapse.fig_5",
+        "positive weights break batch norm: the accuracy stays low"),
+    "rank-collapse-6": ("rank_collapse.fig_6",
+        "networks of higher initial rank reach a higher accuracy"),
+    "rank-collapse-8": ("rank_collapse.fig_8", "the regularity constant falls with the width"),
+    "rank-collapse-9": ("rank_collapse.fig_9",
+        "the mean square of M grows nearly like the power 3/2 of the width"),
+    "rank-collapse-10": ("rank_collapse.fig_10",
+        "without norm the samples align in the last layer, and training fails"),
+    "rank-collapse-lemma-3": ("rank_collapse.lemma_3",
+        "linear networks without batch norm collapse, also with skips"),
+    "rank-collapse-centring": ("rank_collapse.centring",
+        "in linear networks, centring costs the rank of one sample"),
+    "gradients-explosion": ("gradients.explosion",
+        "with batch norm gradients explode with depth, for 13 activations"),
+    "gradients-orthogonal": ("gradients.orthogonal",
+        "orthogonal weights stop the explosion only if linear, batch = width"),
+    "gradients-directions": ("gradients.directions",
+        "without norm, gradients of samples align over depth"),
+    "isometry-spectrum": ("gradients.isometry_spectrum",
+        "batch norm spreads the singular values of Jacobians"),
+    "fisher": ("gradients.fisher",
+        "with batch norm the largest Fisher eigenvalue falls with samples"),
+    "limits-ntk-convergence": ("limits.ntk_convergence",
+        "tangent kernels approach infinite width with slope -1/2"),
+    "limits-alignment": ("limits.alignment",
+        "true labels align with the tangent kernel, and are learnt sooner"),
+    "limits-complexity": ("limits.complexity",
+        "the bound of Arora et al. is vacuous once labels are randomized"),
+    "limits-plane": ("limits.plane",
+        "four properties divide the limits of infinite width into regions"),
+    "limits-kl": ("limits.kl", "of five limits, ic-mf stays closest to networks of width 128"),
+    "limits-exponents": ("limits.exponents",
+        "powers of the width agree with the theory, but for changes of kernels"),
+    "limits-constant-kernel": ("limits.constant_kernel",
+        "constant kernels beat trained convolutional networks of small width"),
+    "training-kernel-change": ("training_law.kernel_change",
+        "the tangent kernel changes less with the width, but not under muP"),
+    "training-orthogonal-start": ("training_law.orthogonal_start",
+        "of three starts, rank-maximized weights reach the lowest loss"),
+    "coordinate-check": ("training_law.coordinate_check",
+        "only under muP and Muon all layers move alike at every width"),
     "training-limits":
         ("training_law.logit_divergences", "trained logits beside those of width 128, to 10^5"),
-    "training-one-step":
-        ("training_law.one_step", "a step flattens exploding gradients, by two mechanisms"),
-    "training-mean-field":
-        ("training_law.mean_field_depth", "mean-field outputs of one to four hidden layers"),
-    "stability-atlas":
-        ("beyond.stability_atlas", "for which batch sizes the fixed point is stable"),
-    "rates": ("beyond.rates", "rate of mixing against batch and width, by every estimator"),
-    "scale": ("beyond.scale", "widths up to a million, and batches up to 512"),
-    "edge-of-chaos":
-        ("beyond.edge_of_chaos_diagram", "phases of networks without norm, with measured points"),
-    "gap": ("beyond.gap", "mean square distance from the fixed point, measured over predicted"),
-    "norms": ("beyond.norms", "rank, correlation and gradients over depth, for each norm"),
-    "isometry":
-        ("beyond.isometry", "isometry gap over depth, norm before and after the activation"),
-    "digits": ("beyond.digits", "handwritten digits converge to the mean field over depth"),
-    "conv":
-        ("beyond.conv", "rank of convolutional networks over depth, with and without batch norm"),
-    "wider-than-memory":
-        ("beyond.wider_than_memory", "MLP and transformer of widths to a million, slope -1/2"),
+    "training-one-step": ("training_law.one_step",
+        "a step flattens exploding gradients, by two mechanisms"),
+    "training-mean-field": ("training_law.mean_field_depth",
+        "outputs of mean-field tanh networks vanish from three layers on"),
+    "stability-atlas": ("beyond.stability_atlas",
+        "the fixed point is unstable for gelu from batch 39, for silu from 26"),
+    "rates": ("beyond.rates", "five estimates of the rate of mixing agree with the mean field"),
+    "scale": ("beyond.scale", "the distance falls with slope -1/2 up to a width of a million"),
+    "edge-of-chaos": ("beyond.edge_of_chaos_diagram",
+        "differences grow in the chaotic phase and shrink in the ordered one"),
+    "gap": ("beyond.gap", "the mean square distance is 0.98 to 1.04 times its prediction"),
+    "norms": ("beyond.norms", "of five norms, only batch norm keeps ReLU samples apart over depth"),
+    "isometry": ("beyond.isometry", "the isometry gap falls if the norm follows the activation"),
+    "digits": ("beyond.digits", "handwritten digits converge to the fixed point over depth"),
+    "conv": ("beyond.conv", "batch norm keeps the rank of random convolutions over depth"),
+    "wider-than-memory": ("beyond.wider_than_memory",
+        "an MLP and a transformer approach their limits with slope -1/2"),
     "depth-over-width":
         ("beyond.depth_over_width", "networks nearly as deep as wide: norms, tangent kernels"),
-    "gpt-sizes":
-        ("beyond.gpt_sizes", "attention from GPT-2 to GPT-3, three rules of initialization"),
-    "outlook-table":
-        ("outlooks.outlook_table", "whether a model trains: the outlook, and the outcome"),
+    "gpt-sizes": ("beyond.gpt_sizes",
+        "GPT-2's initialization freezes attention at the width of GPT-3"),
+    "outlook-table": ("outlooks.outlook_table",
+        "the outlook finds most failures of training, with few false alarms"),
 }  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def label_ends(
     The axes need their final limits, with room for the labels at negative x.
     """
     low, high = ax.get_ylim()
-    gap = 0.052 * (high - low)
+    gap = 0.066 * (high - low)
     left, right = ax.get_xlim()
     place = -0.04 * (right - left)
     order = np.argsort(ends)
@@ -151,7 +151,10 @@ def label_ends(
         ax.annotate(
             labels[rank], (0.0, ends[rank]), (place, height), color=colours[rank], ha="right",
             va="center", fontsize="small",
-            arrowprops={"arrowstyle": "-", "color": colours[rank], "linewidth": 0.6},
+            # The lines begin at the right ends of the labels.
+            arrowprops={
+                "arrowstyle": "-", "color": colours[rank], "linewidth": 0.6, "relpos": (1.0, 0.5)
+            },
         )  # fmt: skip
 
 

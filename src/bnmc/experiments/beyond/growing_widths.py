@@ -195,7 +195,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     left, right = pictures.axes_of(figure, 2, width=5.6, height=4.4)[0]
     widths = data["width"].values
     for row, name in enumerate(data["quantity"].values):
-        label = f"{name}: slope {float(data['slope'][row]):.3f}"
+        label = f"{name}: slope {pictures.signed(data['slope'][row], 3)}"
         values = pictures.curve(data, "distance")[row]
         pictures.draw_band(left, widths, values, COLOURS[row], label, marker="o")
     guide = 0.7 * float(data["distance"].min()) * np.sqrt(max(widths) / widths)

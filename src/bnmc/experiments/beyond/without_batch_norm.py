@@ -18,7 +18,7 @@ from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Pro
 from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import banded, short_interval
 from bnmc.mean_field import CorrelationMap, Phase, edge_of_chaos, isometry_rate
-from bnmc.plot.axes import COLOURS
+from bnmc.plot.axes import COLOURS, logarithmic
 
 # --- networks
 
@@ -236,6 +236,7 @@ def _draw_gaps(data: Dataset, figure: Drawing) -> None:
             pictures.draw_band(ax, layers, pictures.curve(part, "gap"), colour, str(order))
             ax.plot(layers, part["predicted"], "--", color=colour, linewidth=1.0)
         beta = float(data["beta"].sel(activation=name))
+        logarithmic(ax)
         pictures.finish(ax, f"{name}, β = {beta:.4f}", "layer")
     for row in axes:
         row[0].set_ylabel("isometry gap")

@@ -313,8 +313,10 @@ def _draw_width(data: Dataset, figure: Drawing) -> None:
     left.plot(width, law, color=COLOURS[1], label="theory, to leading order in 1/d")
     left.plot(width, data["printed"], "k--", linewidth=1.2, label=r"$2n/\sqrt{d}$ (paper)")
     left.set(xscale="log", yscale="log", ylabel=r"$\|G_\ell - G_*\|_F$")
-    low, high = data.attrs["slope_ci"]
-    left.set_title(f"slope {data.attrs['slope']:.3f} [{low:.3f}, {high:.3f}]", loc="left")
+    value, low, high = (
+        pictures.signed(each, 3) for each in (data.attrs["slope"], *data.attrs["slope_ci"])
+    )
+    left.set_title(f"slope {value} [{low}, {high}]", loc="left")
     left.legend()
     ratios = np.square(squares / law)
     estimates(right, width, *ratios, colour=COLOURS[0], label="simulated, 95 % intervals")

@@ -174,7 +174,7 @@ def _draw_kernel(data: Dataset, figure: Drawing) -> None:
     widths = data["width"].values
     for row, name in enumerate(data["network"].values):
         values = pictures.curve(data, "distance")[row]
-        label = f"{name}: slope {float(data['slope'][row]):.3f}"
+        label = f"{name}: slope {pictures.signed(data['slope'][row], 3)}"
         pictures.draw_band(ax, widths, values, COLOURS[row % len(COLOURS)], label, marker="o")
     guide = 0.7 * float(data["distance"].min()) * np.sqrt(widths[-1] / widths)
     ax.plot(widths, guide, "k:", linewidth=0.8, label="slope $-1/2$")

@@ -298,9 +298,9 @@ def _draw_widths(data: Dataset, figure: Drawing) -> None:
         ("gap", COLOURS[0], "o", f"layers {low} to {high}: slope"),
         ("gap_of_all_layers", COLOURS[1], "s", f"layers 1 to {high}, as printed: slope"),
     ):
-        fitted = float(data[name.replace("gap", "slope")])
+        fitted = pictures.signed(data[name.replace("gap", "slope")], 3)
         pictures.points(
-            ax, data, name, "width", colour=colour, fmt=marker, label=f"{label} {fitted:.3f}"
+            ax, data, name, "width", colour=colour, fmt=marker, label=f"{label} {fitted}"
         )
     ax.plot(widths, data.theory, "--", color="black", linewidth=1, label="leading order in $1/d$")
     logarithmic(ax)

@@ -177,7 +177,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         part = data.sel(activation=name)
         pictures.points(
             ax, part, "deviation", "width", colour=colour, fmt=markers[index % 5],
-            label=f"{name}: slope {float(part.slope):.3f}",
+            label=f"{name}: slope {pictures.signed(part.slope, 3)}",
         )  # fmt: skip
         guide = part.deviation.values[-1] * np.sqrt(widths[-1] / widths)
         ax.plot(widths, guide, color=colour, linewidth=0.8)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Progress, Run
@@ -20,6 +19,12 @@ _ANSWERS = ("trains", "undecided", "late", "no")
 
 #: Of these, what says that a model does not train in its first hundreds of steps.
 _ALARMS = ("late", "no")
+
+#: Panels of the picture: the share, the models of which it is one, the title, what they do.
+_PANELS = (
+    ("found", "fails", "Failures found", "fail"),
+    ("false_alarms", "trains", "False alarms", "train"),
+)
 
 #: Outlooks, with the optimizer that each is about.
 _OUTLOOKS = {
@@ -124,6 +129,14 @@ def outlook_table(run: Run, sizes: _Sizes) -> Experiment:
         for outlook, optimizer in _OUTLOOKS.items()
         if models == "held out" or not outlook.endswith("by hand")
     }
+    for share, total, text, _ in _PANELS:
+        groups = kit.each(counts, operator.attrgetter(total))
+        results.add(total, ("models", "outlook"), kit.each(groups, len), f"models: {total}")
+        results.add(
+            share, ("models", "outlook"),
+            {point: _alarms(group) for point, group in groups.items() if group},
+            f"{text}: share of {total}", within=(0.0, 1.0),
+        )  # fmt: skip
     columns = {
         head: results.column(("models", "outlook"), kit.each(counts, head_of))
         for head, head_of in _HEADS.items()
@@ -207,27 +220,30 @@ _HEADS: dict[str, Callable[[_Counts], Any]] = {
 
 
 def _draw(data: Dataset, figure: Drawing) -> None:
-    steps = int(data.attrs["steps"])
-    never = 5.0 * steps
-    shown = [name for name in data["outlook"].values if not name.endswith("by hand")]
-    axes = pictures.axes_of(figure, len(shown), width=4.4, height=3.6)[0]
-    for ax, outlook in zip(axes, shown, strict=True):
-        needed = data["steps"].sel(optimizer=_OUTLOOKS[outlook]).values
-        answers = data["answer"].sel(outlook=outlook).values
-        spread = np.linspace(-0.3, 0.3, len(answers))  # so that marks do not hide each other
-        for held_out, marker in enumerate("ox"):
-            chosen = data["held_out"].values == held_out
-            ax.scatter(
-                np.minimum(needed, never)[chosen], (answers + spread)[chosen], marker=marker,
-                color=COLOURS[held_out], s=22, linewidths=1.0, label=_COLLECTIONS[held_out],
+    points = [
+        (models, outlook)
+        for models in data["models"].values
+        for outlook in data["outlook"].values
+        if models == "held out" or not outlook.endswith("by hand")
+    ]
+    axes = pictures.axes_of(figure, 2, width=4.8, height=3.6)[0]
+    for ax, (name, total, title, of) in zip(axes, _PANELS, strict=True):
+        ax.sharey(axes[0])
+        for group, models in enumerate(_COLLECTIONS):
+            rows = [row for row, point in enumerate(points) if point[0] == models]
+            part = data.sel(models=models, outlook=[points[row][1] for row in rows])
+            share, low, high = 100.0 * pictures.curve(part, name).T
+            ax.errorbar(
+                share, rows, xerr=[share - low, high - share], fmt="os"[group], markersize=5,
+                capsize=2.5, color=COLOURS[group],
             )  # fmt: skip
-        for edge in (steps, 3 * steps):
-            ax.axvline(edge, color="0.6", linewidth=0.8, linestyle="--")
-        ax.set_yticks(range(len(_ANSWERS)), _ANSWERS)
-        ax.set_ylim(len(_ANSWERS) - 0.5, -0.5)
-        pictures.finish(
-            ax, outlook, "steps until the model trains; right: it does not", xscale="log"
-        )
-        ax.set_xlim(steps / 15.0, 1.3 * never)
-    axes[0].set_ylabel("outlook")
-    axes[0].legend(loc="center left", fontsize="small")
+            for row, each, count in zip(rows, share, part[total].values, strict=True):
+                if count:
+                    text = f"{round(count * each / 100.0)} of {round(count)}"
+                    ax.text(104.0, row, text, va="center", fontsize="small")
+        pictures.finish(ax, title, f"share of the models that {of}, %", xlim=(-3.0, 128.0))
+        ax.set_xticks(range(0, 101, 20))
+    axes[0].set_yticks(range(len(points)), [": ".join(point) for point in points])
+    axes[0].set_ylim(len(points) - 0.5, -0.5)
+    axes[1].tick_params(labelleft=False)
+    figure.suptitle("Outlook of small models: counts, shares and exact 95 % intervals")

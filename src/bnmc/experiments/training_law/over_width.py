@@ -155,7 +155,7 @@ def _draw_change(data: Dataset, figure: Drawing) -> None:
     left, right = pictures.axes_of(figure, 2, width=5.6, height=4.6)[0]
     widths = data["width"].values
     for row, case in enumerate(data["case"].values):
-        label = f"{case}: slope {float(data['slope'][row]):.2f}"
+        label = f"{case}: slope {pictures.signed(data['slope'][row], 2)}"
         values = pictures.curve(data, "change")[row]
         pictures.draw_band(left, widths, values, COLOURS[row % len(COLOURS)], label, marker="o")
     title = f"{data.attrs['steps']} steps, {data.attrs['chains']} networks"

@@ -95,7 +95,7 @@ def mean_field_depth(run: Run, sizes: _Sizes) -> Experiment:
 def _draw(data: Dataset, figure: Drawing) -> None:
     ax = pictures.axes_of(figure, 1, width=6.4, height=4.6)[0, 0]
     for row, name in enumerate(data["network"].values):
-        label = f"{name}: slope {round(float(data['slope'][row]), 2) + 0.0:.2f}"
+        label = f"{name}: slope {pictures.signed(round(float(data['slope'][row]), 2) + 0.0, 2)}"
         values = pictures.curve(data, "outputs")[row]
         line = "s--" if "sigmoid" in str(name) else "o-"
         pictures.draw_band(
