@@ -446,7 +446,7 @@ REFUSALS = {
         ({"run": np.where(NOISE > 1, np.nan, NOISE)}, ArgumentError, "^run: .*at index"),
     ],
     "mixing.tv_bound": [
-        *values(depth=[2**31], horizon=[2**41]),
+        *values(depth=[2**31], horizon=[2**41], max_layers=[2**30 + 1]),
         *types(depth=[1.5]),
         ({"tail_probability": 0.0}, ArgumentError, "^horizon: "),
         ({"tail_probability": -0.1, "horizon": 9}, ArgumentError, "^tail_probability: "),
