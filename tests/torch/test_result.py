@@ -9,9 +9,15 @@ import pytest
 from torch_models import mlp, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.torch import measure
+from bnmc.torch import measure, prediction
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch):
+    """Predict from the fewest networks."""
+    monkeypatch.setattr(prediction, "_MOST", prediction._LEAST)
 
 
 @pytest.fixture
