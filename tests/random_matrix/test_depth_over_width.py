@@ -130,7 +130,8 @@ def test_shaped_networks():
     )
     assert np.allclose(a[0] @ a[0].T / width, start)
     for _ in range(width):
-        z = a @ rng.standard_normal((count, width, width)) / math.sqrt(width)
+        # Given a, the columns of a W / √width are normal with the covariance a aᵀ/width.
+        z = np.linalg.cholesky(a @ a.mT / width) @ rng.standard_normal((count, 2, width))
         a = np.where(z > 0.0, right * z, left * z) * math.sqrt(2.0 / (left**2 + right**2))
     drawn_grams = a @ a.mT / width
     ours = rm.shaped_relu(start, 1.0, slopes, paths=count, steps=100, rng=6)
