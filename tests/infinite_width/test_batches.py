@@ -272,11 +272,12 @@ def test_smooth_functions_reach_a_small_error(monkeypatch):
     )  # fmt: skip
     again = ntk(x, 1, activation="tanh", norm="batch", rtol=5e-4, rng=1)
     assert 0.0 < distance(again, kernel) < 5e-3
-    # Each attempt, with more points than the last one, counts its 8 replicates.
+    # Each attempt, with more points than the last one, counts its 8 replicates; a slow one is
+    # reported again.
     assert {total for _, total in calls} == {8}
     assert calls[-1] == (8, 8)
     for (before, _), (after, _) in itertools.pairwise(calls):
-        assert after > before or before == 8
+        assert after >= before or before == 8
     monkeypatch.setattr(batches, "_MOST_POINTS", 1 << 14)
     with pytest.raises(PartialEstimateError, match="rtol is 1.0e-09") as caught:
         ntk(x, 1, activation="tanh", norm="batch", rtol=1e-9, rng=0)
