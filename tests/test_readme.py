@@ -18,11 +18,13 @@ def test_programs(
     code: str,
     shown: str,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if "import torch" in code:
-        pytest.importorskip("torch")
+        torch = pytest.importorskip("torch")
+        request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
     monkeypatch.chdir(tmp_path)
     exec(code, {"__name__": "__main__"})
     printed, warned = capsys.readouterr()
