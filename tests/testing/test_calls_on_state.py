@@ -79,9 +79,10 @@ def assert_products(products, pairs):
     """Assert that the sums are those over pairs of vectors, by the formulas."""
     u = [b @ a / math.sqrt(a @ a) for a, b in pairs]
     ratio = sum(a @ b for a, b in pairs) / sum(a @ a for a, _ in pairs)
-    sums = products.total, products.square, products.correlation
+    sums = products.total, products.square, products.correlation, products.length
     assert products.count == len(pairs)
-    assert sums == pytest.approx((sum(u), np.square(u).sum(), ratio), rel=1e-10)
+    length = sum(math.sqrt(a @ a) for a, _ in pairs)
+    assert sums == pytest.approx((sum(u), np.square(u).sum(), ratio, length), rel=1e-10)
 
 
 @pytest.mark.parametrize("blocks", [(0, 8), (0, 2, 4, 8)])

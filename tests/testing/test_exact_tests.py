@@ -144,6 +144,8 @@ def test_products_of_rows_are_tested(part):
     products.total, products.square = 6.0 * np.sqrt(products.count), 2.0 * products.count
     claim = claims_of(states)["rows: neighbours independent" + part]
     count = products.count
+    shown = products.total / products.length if not part else 2.0  # a correlation, a mean square
+    assert claim.statistic == pytest.approx(shown, rel=1e-9)
     exact = 2 * stats.norm.sf(6.0) if not part else 2 * stats.chi2.sf(2.0 * count, count)
     assert claim.p_value == pytest.approx(exact, rel=1e-9)
 

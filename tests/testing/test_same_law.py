@@ -8,6 +8,7 @@ in which mistakes are found.
 import pickle
 import re
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,11 @@ RELU = bnmc.Chain(20, 5, "relu")
 
 def identity(h):
     return h
+
+
+def unwrapped(error):
+    """Return the message with one line for each cause and each test."""
+    return re.sub("\n {4,}", " ", str(error))
 
 
 def mismatch(step, chain=RELU, **options):
@@ -259,7 +265,7 @@ def test_a_mistake_is_found_and_named(mistake):
     error = mismatch(Network(**options))
     assert time.perf_counter() - start < 10.0
     assert error.causes
-    assert re.search(r"(?m)most likely: .*" + words, str(error))
+    assert re.search(r"(?m)most likely: .*" + words, unwrapped(error))
     assert len(error.causes) == 1
 
 
@@ -306,7 +312,7 @@ HAAR, WIDE = bnmc.Chain(20, 5, "relu", weights="haar"), bnmc.Chain(200, 5, "relu
 )  # fmt: skip
 def test_mistakes_about_other_chains(chain, options, words):
     error = mismatch(Network(chain.width, **{"sigma": chain.activation.name, **options}), chain)
-    assert re.search(f"(?m){words}", str(error))
+    assert re.search(f"(?m){words}", unwrapped(error))
     if words.startswith("^most"):
         assert len(error.causes) == 1
 
@@ -419,12 +425,14 @@ def test_the_error_says_what_was_seen_and_survives_pickling():
     error = mismatch(Network(eps=1e-5))
     assert isinstance(error, AssertionError)
     assert isinstance(error, bnmc.errors.BnmcError)
-    first, *others = str(error).splitlines()
+    assert max(map(len, str(error).splitlines())) <= 80
+    first, *others = unwrapped(error).splitlines()
     assert first == f"not the law of {RELU}, seen in {error.calls} calls"
     assert others[0] == f"most likely: {error.causes[0]}"
     assert "eps = 1e-05" in others[0]
     assert others[len(error.causes)].startswith("failed tests: measured, expected ± standard error")
     assert "tiny variance" in str(error)
+    assert traceback.format_exception_only(error)[0].startswith("bnmc.testing.LawMismatch: not")
     assert error.failures[0].p_value <= error.failures[-1].p_value <= 1e-6
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.causes, copy.failures) == (str(error), error.causes, error.failures)

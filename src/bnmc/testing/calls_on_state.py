@@ -294,6 +294,8 @@ class Products:
         Number of pairs.
     total, square : float
         Σ u and Σ u², with u = ⟨b, a⟩/|a|.
+    length : float
+        Σ |a|.  Σ u/Σ |a| estimates the correlation too, and is normal.
     product, norm : float
         Σ ⟨b, a⟩ and Σ |a|², whose quotient estimates the correlation.
     """
@@ -301,16 +303,19 @@ class Products:
     count: int = 0
     total: float = 0.0
     square: float = 0.0
+    length: float = 0.0
     product: float = 0.0
     norm: float = 0.0
 
     def add(self, first: Float64Array, second: Float64Array, norms: Float64Array) -> None:
         """Add pairs (first[i], second[i]), (..., rank) each, and |first[i]|²."""
         inner = np.einsum("...i,...i->...", first, second)
-        u = inner / np.sqrt(np.maximum(norms, LEAST))
+        lengths = np.sqrt(np.maximum(norms, LEAST))
+        u = inner / lengths
         self.count += u.size
         self.total += float(u.sum())
         self.square += float(np.square(u).sum())
+        self.length += float(lengths.sum())
         self.product += float(inner.sum())
         self.norm += float(norms.sum())
 

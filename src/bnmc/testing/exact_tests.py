@@ -93,8 +93,8 @@ def _dependence(states: Sequence[Calls]) -> Iterator[Claim]:
 def product_claims(name: str, parts: Sequence[Products]) -> Iterator[Claim]:
     """Test Σ u, which is normal, and Σ u², which is χ²; the first claim shows a correlation."""
     count = sum(part.count for part in parts)
-    total = sum(part.total for part in parts)
-    yield _normal(f"{name} independent", total, count, count)
+    total, length = sum(part.total for part in parts), sum(part.length for part in parts)
+    yield _normal(f"{name} independent", total, count, length)
     square = sum(part.square for part in parts)
     yield _chi2(f"{name} independent, squared correlations", square, count)
 

@@ -6,6 +6,7 @@ Each of the states reveals other mistakes.  `whole_networks` has the test of a w
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -41,8 +42,8 @@ _LEAST_WIDTH_OF_MOMENTS = 4
 #: Least number of calls on each state, and of their rows, for an explanation.
 _CALLS_TO_EXPLAIN, _ROWS_TO_EXPLAIN = 16, 2048
 
-#: Number of claims in a message.
-_SHOWN = 6
+#: Number of claims in a message, and its width in characters.
+_SHOWN, _WIDTH = 6, 80
 
 #: Number of calls of the tested step that lead to the state "iterated".
 _ITERATED = 10
@@ -74,7 +75,7 @@ class LawMismatch(BnmcError, AssertionError):
     >>> raise LawMismatch(bnmc.Chain(10, 3), ("the output is scaled by 2",), (), 32)
     Traceback (most recent call last):
         ...
-    bnmc.testing.same_law.LawMismatch: not the law of Chain(width=10, batch=3,
+    bnmc.testing.LawMismatch: not the law of Chain(width=10, batch=3,
     activation='linear'), seen in 32 calls
     most likely: the output is scaled by 2
     """
@@ -89,7 +90,13 @@ class LawMismatch(BnmcError, AssertionError):
         self.chain, self.causes, self.failures, self.calls = chain, causes, failures, calls
         seen = f"not the law of {chain}, seen in {calls} calls"
         named = (f"most likely: {cause}" for cause in causes)
-        super().__init__("\n".join([seen, *named, *_lines(failures)]))
+        # The first line follows the name of the class.
+        first = _wrapped(seen, " " * len("bnmc.testing.LawMismatch: ")).lstrip()
+        super().__init__("\n".join([first, *map(_wrapped, [*named, *_lines(failures)])]))
+
+
+# Messages and pickles name the class by its public path.
+LawMismatch.__module__ = "bnmc.testing"
 
 
 def assert_same_law(
@@ -326,6 +333,14 @@ def _lines(failures: Iterable[Claim]) -> Iterator[str]:
         yield f"  {row.claim}: {row.statistic:.4g}{expected}{error} ({p})"
     if len(rows) > _SHOWN:
         yield f"  and {len(rows) - _SHOWN} more, in `failures`"
+
+
+def _wrapped(line: str, indent: str = "") -> str:
+    hanging = 4 * " " + line[: len(line) - len(line.lstrip())]
+    return textwrap.fill(
+        line, _WIDTH, initial_indent=indent, subsequent_indent=hanging,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 # --- calls on each state, in stages
