@@ -6,6 +6,7 @@ generator of states.
 
 import inspect
 import statistics
+import textwrap
 import time
 
 import numpy as np
@@ -160,7 +161,7 @@ def test_mistakes(turns, mistake):
     except LawMismatch as error:
         cause = error.causes[0] if error.causes else "?"
     turns.hold(mistake, "s to explain", time.perf_counter() - begun, at_most=LONGEST)
-    turns.add(mistake, {"said first": cause[:60]})
+    turns.add(mistake, {"said first": textwrap.shorten(cause, 60, placeholder=" …")})
 
 
 @pytest.mark.parametrize("fault", FAULTS)

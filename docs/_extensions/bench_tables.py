@@ -6,6 +6,7 @@ numbers of the extra information of each benchmark.  Date and machine stand abov
 .. bench:: 2026-11-25-simulate
    :tables: 1 3
    :columns: us a layer-chain; x hand-written
+   :renamed: word of the file = word of the page; another = a second
 
 ``bench-processors`` is one table of all kinds of processors, of the newest full run on each; with
 ``figures``, only of these figures.
@@ -68,6 +69,7 @@ class Bench(Directive):
     option_spec = {  # noqa: RUF012 - as docutils has it
         "tables": directives.positive_int_list,
         "columns": split,
+        "renamed": split,
     }
 
     def run(self):
@@ -94,7 +96,12 @@ class Bench(Directive):
                     for name, cells in table.rows.items()
                     if any(cells.get(column) is not None for column in shown)
                 }
-        return [paragraph, *(drawing(table.title, *table.cells()) for table in chosen)]
+        words = [pair.split(" = ") for pair in self.options.get("renamed", ())]
+        return [
+            paragraph,
+            *(drawing(table.title, *[renamed(row, words) for row in table.cells()])
+              for table in chosen),
+        ]  # fmt: skip
 
 
 class BenchProcessors(Directive):
@@ -157,6 +164,13 @@ def drawing(title, headers, *rows):
     body += [row(cells) for cells in rows]
     group += [head, body]
     return nodes.table("", nodes.title(text=title), group, classes=["colwidths-auto"])
+
+
+def renamed(cells, words):
+    """Return cells with the words of a page for those of an older file."""
+    for before, after in words:
+        cells = [text.replace(before, after) for text in cells]
+    return cells
 
 
 def row(cells):
