@@ -465,8 +465,18 @@ def test_a_chain_that_loses_rank_does_not_mix():
     # log10 of the least eigenvalue of (9, 25) was measured as -28 at layer 2000: -0.014 a layer.
     assert -0.03 < error.pivot_trend < -0.007
     assert error.partial is None
+    assert "unstable" not in str(error)
     assert "10^-0.0" in str(error)
     assert isinstance(error, PartialEstimateError)
+
+
+@pytest.mark.parametrize(("most", "observed"), [(400, "lost rank"), (30, "had not met")])
+def test_an_unstable_fixed_point_is_named_before_what_the_pairs_did(most, observed):
+    chain = bnmc.Chain(200, 64, "gelu")
+    rate = bnmc.MeanField(chain).fixed_point().rate
+    message = rf"^the fixed point is unstable \(rate {rate:.4g} .* in this run, 32 .* {observed}"
+    with pytest.raises(NotMixing, match=message):
+        tv_bound(chain, 10, max_layers=most, rng=0)
 
 
 @pytest.mark.parametrize("level", [0.9, 0.99])

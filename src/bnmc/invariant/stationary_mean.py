@@ -139,7 +139,7 @@ def expectation(
             f"{unmet.size} of {chains} pairs have not met in {max_layers} layers, and without "
             "them the mean over the others is biased; of the first of these, {}"
         )
-        raise coupling.not_mixing(meetings, coupled.max_layers, None, context)
+        raise coupling.not_mixing(chain, meetings, coupled.max_layers, None, context)
     events = coupled.absorbing_events(lag, chains)
     waited = met - lag
     crossed = coupled.cross_starts(waited, events)

@@ -28,6 +28,7 @@ from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, Representation, Start, prepare
+from bnmc.mean_field.field import MeanField
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
@@ -222,7 +223,7 @@ class CoupledPairs:
         apart = meetings.layers < 0
         waits = np.sort(np.where(apart, math.inf, meetings.layers - PILOT_LAG))
         if waits[LAG_PAIR] == math.inf:
-            raise not_mixing(meetings, self.max_layers, None)
+            raise not_mixing(self.chain, meetings, self.max_layers, None)
         return waits
 
     def cross_starts(
@@ -272,8 +273,10 @@ class CoupledPairs:
                     f"the same start need {typical:.0f}: there are wells"
                 )
             if reason:
-                context = "the law of deep layers depends on the start: with chains from"
-                raise not_mixing(meetings, self.max_layers, partial, f"{context} {name}, {reason}")
+                context = f"the law of deep layers depends on the start: with chains from {name}, "
+                raise not_mixing(
+                    self.chain, meetings, self.max_layers, partial, context + reason
+                )
             crossed.append(CrossedStart(name, times, lost))
         return tuple(crossed)
 
@@ -383,12 +386,15 @@ def _of_range(
 
 
 def not_mixing(
-    meetings: Meetings, max_layers: int, partial: object, context: str = "{}"
+    chain: Chain, meetings: Meetings, max_layers: int, partial: object, context: str = "{}"
 ) -> errors.NotMixing:
     """Return the error for pairs that did not meet, with the trends of distance and pivot.
 
+    If the mean field is unstable, the message begins with its rate.
+
     Parameters
     ----------
+    chain : Chain
     meetings : Meetings
         With a trace of at least one pair.
     max_layers : int
@@ -414,7 +420,22 @@ def not_mixing(
             f"{unmet} of {count} pairs had not met after {max_layers} layers; driven by "
             f"the same normals they change their distance by e^{exponent:.2g} per layer"
         )
-    return errors.NotMixing(context.format(reason), partial, exponent, trend)
+    message = _of_instability(chain) + context.format(reason)
+    return errors.NotMixing(message, partial, exponent, trend)
+
+
+def _of_instability(chain: Chain) -> str:
+    """Return the beginning of a message; "" unless the mean field has an unstable fixed point."""
+    try:
+        rate = MeanField(chain).fixed_point().rate
+    except errors.BnmcError:
+        return ""
+    if rate <= 1.0:
+        return ""
+    return (
+        f"the fixed point is unstable (rate {rate:.4g} per layer at infinite width), so a larger "
+        "width does not help; in this run, "
+    )
 
 
 def _slope(values: Float64Array) -> float:

@@ -544,7 +544,7 @@ def tv_bound(
     meetings = pairs.run(lag, 0, chains)
     cert = summary(meetings, lag, depth, lags, pairs.max_layers, level, pairs.key)
     if cert.unmet:
-        raise coupling.not_mixing(meetings, pairs.max_layers, cert)
+        raise coupling.not_mixing(chain, meetings, pairs.max_layers, cert)
     waited = meetings.layers - lag
     if tail_probability is not None:
         longer = np.count_nonzero(waited > cert.horizon)
