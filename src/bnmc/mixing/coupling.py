@@ -274,9 +274,7 @@ class CoupledPairs:
                 )
             if reason:
                 context = f"the law of deep layers depends on the start: with chains from {name}, "
-                raise not_mixing(
-                    self.chain, meetings, self.max_layers, partial, context + reason
-                )
+                raise not_mixing(self.chain, meetings, self.max_layers, partial, context + reason)
             crossed.append(CrossedStart(name, times, lost))
         return tuple(crossed)
 
