@@ -13,7 +13,7 @@ numbers of the extra information of each benchmark.  Date and machine stand abov
 
 ``:bench:`FILE; group; row; column``` is a number to three digits: of the only group that contains
 these words and has the row.  With ``row / other row`` it is the quotient of both.
-``:machine:`FILE``` is the processor, its number of cores, and the date.
+``:machine:`FILE``` is the processor, its number of cores, and the date, after the GPU if any.
 """
 
 import json
@@ -76,10 +76,9 @@ class Bench(Directive):
         path = RESULTS / f"{self.arguments[0]}.json"
         self.state.document.settings.env.note_dependency(str(path))
         document = read(self.arguments[0])
-        machine, load = document["machine_info"], document.get("load")
+        cores, load = document["machine_info"]["cores"], document.get("load")
         line = (
-            f"{document['datetime'][:10]}, {machine['cpu']['brand_raw']} "
-            f"({machine['cpu']['llvm']}), {machine['cores']} cores, load "
+            f"{document['datetime'][:10]}, {processor_of(document)}, {cores} cores, load "
             f"{f'{load[0]:.1f}' if load else 'unknown'} before it began; "
             f"{'a quick run' if document['quick'] else 'a full run'}, "
             f"commit {document['commit_info']['id'][:9]}."
@@ -143,7 +142,9 @@ def processors(documents, figures=None):
 
 def processor_of(document):
     cpu = document["machine_info"]["cpu"]
-    return f"{cpu['brand_raw']} ({cpu['llvm']})"
+    device = (entry for entry in document["benchmarks"] if entry["group"] == "device")
+    names = [entry["extra_info"]["which"] for entry in device if entry["name"] == "name"]
+    return "".join(f"{name}, host " for name in names) + f"{cpu['brand_raw']} ({cpu['llvm']})"
 
 
 def values_of(document, benchmark, column):
