@@ -142,7 +142,7 @@ def test_draws_that_disagree_are_told():
     sick = dataclasses.replace(HEALTHY, state_gradient_ratio=1e-3)
     most = outlook_of([sick, sick, HEALTHY])
     assert (most.sgd, most.adam) == ("undecided", "undecided")
-    assert most.wrong[0].endswith("(in 2 of 3 draws)")
+    assert most.wrong[0].endswith("(in 2 of 3 draws of the weights)")
     assert [outlook_of([sick] * k + [HEALTHY] * (8 - k)).sgd for k in (0, 1, 2, 6, 7, 8)] == [
         "trains", "trains", "undecided", "undecided", "no", "no",
     ]  # fmt: skip
@@ -150,7 +150,7 @@ def test_draws_that_disagree_are_told():
     assert outlook_of([sick, slow, sick, slow]).sgd == "late"  # none of them trains soon
     few = outlook_of([HEALTHY, HEALTHY, sick])
     assert (few.sgd, few.adam, few.wrong) == ("undecided", "undecided", ())
-    assert few.beside[-1].endswith("(in 1 of 3 draws)")
+    assert few.beside[-1].endswith("(in 1 of 3 draws of the weights)")
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_cures_are_tried_on_the_model():
 
 
 def test_cures_that_are_not_sure_come_last():
-    """After 40 layers the samples are nearly one with any gain: 300 steps of SGD end at 1.8."""
+    """After 40 layers samples are nearly parallel with any gain: 300 steps of SGD end at 1.8."""
     images, labels = batch_of(COLLECTION["default"])
     torch.manual_seed(1)
     model = stack(40, bias=False)
@@ -262,11 +262,11 @@ def model_of(entry):
 #: Words of the verdicts.
 WORDS = {
     "default": "Nothing found", "He": "Nothing found", "deep default": "fall to ×",
-    "deep without bias": "have gradients", "batch norm": "Nothing found",
+    "deep without bias": "have gradient norms", "batch norm": "Nothing found",
     "deep batch norm": "grow ×", "normal weights": "of chance (2.3)", "zero head": "moves first",
     "ReZero": "moves first", "all zero": "all units of a layer",
     "dead": "all units of a layer are zero", "equal weights": "are equal, with equal",
-    "shifted": "inputs are nearly one", "softmax": "probabilities before",
+    "shifted": "inputs are nearly parallel", "softmax": "probabilities before",
     "small batch": "4 numbers", "bfloat16": "", "bfloat16, deep": "fall to ×",
 }  # fmt: skip
 

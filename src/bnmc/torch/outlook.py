@@ -137,7 +137,7 @@ def outlook_of(
     ordered = sorted(faults.values(), key=lambda each: _rank(each[0]))
     for fired in ordered:
         fault, count = fired[0], len(fired)
-        share = "" if count == len(draws) else f" (in {count} of {len(draws)} draws)"
+        share = "" if count == len(draws) else f" (in {count} of {len(draws)} draws of the weights)"
         if 2 * count < len(draws):
             beside.append(f"{fault.text}{share}")
             continue
@@ -226,7 +226,8 @@ def _of_gradients(facts: Facts) -> list[Fault]:
         share = f"{100 * facts.without_signal:.0f} %"
         faults.append(Fault(
             "signal", "no", "late" if facts.small_gradients > 0.25 else "trains",
-            f"{share} of the weight matrices have gradients below 1e-6 of their norm", norm,
+            f"{share} of the weight matrices have gradient norms below 1e-6 of their own norm",
+            norm,
         ))  # fmt: skip
     ratio = facts.state_gradient_ratio
     of_blocks = f"×{factor(ratio)} from the last block to the first{_per_block(facts)}"
@@ -286,11 +287,11 @@ def _of_samples(facts: Facts) -> list[Fault]:
     if facts.input_correlation > 0.99 and facts.first_correlation > 0.99:
         faults.append(Fault(
             "inputs", "no", "late",
-            f"inputs are nearly one (mean cosine {facts.input_correlation:.4g})",
+            f"inputs are nearly parallel (mean cosine {facts.input_correlation:.4g})",
             "standardized inputs, or a norm first",
         ))  # fmt: skip
     if rank < 1.5 or 1.0 - cosine < 3e-4:
-        text = f"samples are one after the last block (effective rank {rank:.3g}, mean cosine "
+        text = f"samples are parallel after the last block (effective rank {rank:.3g}, mean cosine "
         faults.append(Fault("samples", "no", "late", f"{text}{cosine:.4g})", cure))
     elif facts.output_spread < 1e-3 and not facts.zero_head:
         text = (
@@ -298,7 +299,7 @@ def _of_samples(facts: Facts) -> list[Fault]:
         )
         faults.append(Fault("outputs", "no", "late", text, cure))
     elif cosine > 0.99:
-        text = f"samples are nearly one after the last block (mean cosine {cosine:.4g})"
+        text = f"samples are nearly parallel after the last block (mean cosine {cosine:.4g})"
         faults.append(Fault("slow", "late", "trains", text, cure))
     return faults
 
@@ -360,7 +361,7 @@ def said(
         head = f"{_answer(outlook)}: {wrong}."
         return f"{mode}{head} {numbers[0].upper()}{numbers[1:]}. Try {cure or outlook.cures[0]}."
     normal = _numbers(facts, rows)
-    beside = f" Beside: {outlook.beside[0]}." if outlook.beside else ""
+    beside = f" Note: {outlook.beside[0]}." if outlook.beside else ""
     if not facts.trainable:
         return f"{mode}Nothing found in the forward pass: {normal}. {NO_LOSS}"
     if facts.loss < _TRAINED * facts.chance:
