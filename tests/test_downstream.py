@@ -284,8 +284,7 @@ class OnlyCore(PathFinder):
 sys.meta_path[:] = [OnlyCore if one is PathFinder else one for one in sys.meta_path]
 
 import bnmc
-import bnmc.kernels.c
-import bnmc.kernels.cuda
+bnmc.kernels.c, bnmc.kernels.cuda
 import bnmc.testing
 for name in bnmc.__all__:
     getattr(bnmc, name)

@@ -55,6 +55,7 @@ Thirty layers of a chain in compiled code:
 True
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from bnmc._kernels.compiling import Sigma as Sigma
@@ -105,10 +106,15 @@ __all__ = [
     "workspace",
 ]
 
-if not TYPE_CHECKING:  # type checkers find a wrong name by themselves
+if TYPE_CHECKING:
+    from bnmc.kernels import c as c
+    from bnmc.kernels import cuda as cuda
+else:  # type checkers find a wrong name by themselves
 
     def __getattr__(name: str) -> object:
-        """Raise `AttributeError`; for a former code, the message names its enumeration."""
+        """Import the module `c` or `cuda`; the error about a former code names its enumeration."""
+        if name in ("c", "cuda"):
+            return importlib.import_module(f"{__name__}.{name}")
         text = f"module {__name__!r} has no attribute {name!r}"
         for codes in (Status, WeightCode, Stream):
             if name in codes.__members__:
