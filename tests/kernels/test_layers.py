@@ -383,6 +383,41 @@ def test_bad_arguments_of_python(call, error, match):
         call()
 
 
+@numba.njit
+def activated(sigma, x):
+    return kernels.activate(sigma, x)
+
+
+@numba.njit
+def layer_of(sigma, law, gram, work):
+    return kernels.conditional_layer(sigma, law, gram, 1, 0, KEY, gram, work)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "match"),
+    [
+        (kernels.activate, ("relu", 1.0), "^sigma: got 'relu', .*activation"),
+        (kernels.activate, (RELU, 1), "^x: got 'int', allowed: float64"),
+        (activated, ("relu", 1.0), "^sigma: got unicode_type, .*activation"),
+        (activated, (RELU, 1), "^x: got 'int64', allowed: float64"),
+    ],
+)
+def test_a_name_is_no_activation(function, arguments, match):
+    with pytest.raises(TypeError, match=match):
+        function(*arguments)
+
+
+@pytest.mark.parametrize("function", [kernels.conditional_layer, layer_of])
+def test_a_layer_needs_an_activation_and_a_law(function):
+    law, gram, work = kernels.law(CHAIN), np.eye(CHAIN.batch), kernels.workspace(CHAIN)
+    rest = (gram, work) if function is layer_of else (gram, 1, 0, KEY, gram, work)
+    with pytest.raises(ArgumentTypeError, match="^sigma: got .*activation"):
+        function("relu", law, *rest)
+    with pytest.raises(ArgumentTypeError, match="^law: got .*allowed: .*law.chain"):
+        function(RELU, CHAIN if function is kernels.conditional_layer else 3, *rest)
+    assert kernels.activate(RELU, 2.5) == 2.5
+
+
 # --- random numbers of `bnmc.kernels`: those of the address, from Python and compiled code
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from numba import cfunc, njit, types
 from numba.core import config
 from numba.extending import (
@@ -30,7 +31,7 @@ from bnmc._kernels.emitting import INSTRUCTIONS, emits
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import folder_of_numba
 from bnmc._kernels.scalar.precisions import Both, functions_of
-from bnmc.errors import PlainNumbaWarning
+from bnmc.errors import ArgumentTypeError, PlainNumbaWarning
 
 
 def _internals() -> Any:
@@ -208,12 +209,30 @@ def activate(sigma, x):
     >>> total(kernels.activation("relu"), (-2.0, 3.0, 4.0))
     7.0
     """
-    return x.dtype.type(sigma.functions[x.dtype.name](x))
+    x = np.float64(x) if type(x) is float else x
+    function = _scalar_of(sigma, Sigma, str(getattr(x, "dtype", type(x).__name__)))
+    return x.dtype.type(function(x))
+
+
+def _scalar_of(sigma, kind, dtype):
+    """Return the scalar function of a `Sigma`, or of its Numba type, for a dtype."""
+    check_sigma(sigma, kind)
+    functions = Sigma.by_digest[sigma.digest].functions
+    if dtype not in functions:
+        raise ArgumentTypeError("x", dtype, "float64 or float32")
+    return functions[dtype]
+
+
+def check_sigma(sigma: object, kind: type | tuple[type, ...]) -> None:
+    """Raise `ArgumentTypeError` if `sigma` is no `kind`: `Sigma`, or `SigmaType` at compilation."""
+    if not isinstance(sigma, kind):
+        allowed = "a value of bnmc.kernels.activation, as in activation('relu')"
+        raise ArgumentTypeError("sigma", sigma, allowed)
 
 
 @overload(activate, jit_options=INLINED)
 def _activate(sigma, x):
-    function = Sigma.by_digest[sigma.digest].functions[str(x)]
+    function = _scalar_of(sigma, SigmaType, str(x))
     compiled = njit(**MAKING)(function)
     cast = types.float32 if x == types.float32 else types.float64
     return lambda sigma, x: cast(compiled(x))

@@ -16,8 +16,8 @@ and the results are the same.
   `_shared_module`, `_get_module_for_linking`; `flags.no_compile`; `_dynfunc.make_function`;
   `targetctx.insert_user_function`: inner code, which has no machine code and is kept as bitcode.
 - `codegen._module_pass_manager`: the passes of LLVM of the function that Python calls.
-- `registry.CPUDispatcher` with `get_call_template` and `_numba_type_`: the one function that Python
-  calls and the other one that compiled code calls.
+- `registry.CPUDispatcher` with `get_call_template`, `_compile_for_args` and `_numba_type_`: the one
+  function that Python calls and the other one that compiled code calls.
 - `_cache` of dispatchers and of `ccallback.CFunc`, `caching.NullCache`, `codegen.magic_tuple`,
   `serialize.dumps`, `CompileResult._reduce` and `_rebuild`, `compiler.compile_result`: another
   cache than Numba's, see `kernel_cache`.
@@ -256,6 +256,10 @@ def _rebuilt(target_context: Any, parts: Any) -> Any:
     )
 
 
+def _accept(*args: Any, **kws: Any) -> None:
+    """Accept all arguments."""
+
+
 class Inner(CPUDispatcher):
     """A function as compiled code calls it."""
 
@@ -265,9 +269,11 @@ class Inner(CPUDispatcher):
     def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None) -> None:
         super().__init__(py_func, locals, targetoptions, InnerCompiler)
         self._cache = KernelCache(py_func, inner=True)
+        self.check: Callable[..., None] = _accept
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Compile the function for the types of a call, one and the same for all constants."""
+        self.check(*args, **kws)
         return super().get_call_template([types.unliteral(kind) for kind in args], kws)
 
 
@@ -281,11 +287,19 @@ class Kernel(CPUDispatcher):
         self._cache = KernelCache(py_func)
         # Without a value, it would be that of the function which happens to be the first caller.
         self._inner_options = {**options, "no_cpython_wrapper": True, "forceinline": inlined}
+        #: Called before a compilation, with the arguments or, of a compiled caller, their types.
+        self.check: Callable[..., None] = _accept
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        self.check(*args)
+        return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
 
     @cached_property
     def inner(self) -> Any:
         """The same function as compiled code calls it."""
-        return Inner(self.py_func, {}, self._inner_options)
+        inner = Inner(self.py_func, {}, self._inner_options)
+        inner.check = self.check
+        return inner
 
     @property
     def _numba_type_(self) -> Any:

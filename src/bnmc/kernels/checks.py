@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.compiling import Sigma, SigmaType, check_sigma, inlined, kernel
 from bnmc._kernels.scalar.codes import (
     GAUSSIAN,
     MOST_CHAINS,
@@ -25,6 +28,7 @@ from bnmc._kernels.scalar.codes import (
     ZERO_VARIANCE,
     Draw,
 )
+from bnmc.errors import ArgumentTypeError
 
 #: Statuses beside those of a chain, which are in `bnmc._kernels.scalar.codes`.
 OK, BAD_ARGUMENT, SMALL_WORKSPACE = RUNNING, 4, 5
@@ -125,8 +129,20 @@ def compiled(function: Function) -> Function:
 
     The declared type is that of the function, so that type checkers see its parameters.
     """
-    dispatcher: Function = kernel(function)
-    return dispatcher
+    dispatcher: Any = kernel(function)
+    dispatcher.check = partial(_check, [*signature(function).parameters])
+    checked: Function = dispatcher
+    return checked
+
+
+def _check(names: list[str], *values: Any, **by_name: Any) -> None:
+    """Raise `ArgumentTypeError` if `sigma` or `law` is not one, as a value or as a Numba type."""
+    given = {**dict(zip(names, values, strict=False)), **by_name}
+    if "sigma" in given:
+        check_sigma(given["sigma"], (Sigma, SigmaType))
+    if "law" in given and not isinstance(given["law"], (Law, types.NamedTuple)):
+        allowed = "a value of bnmc.kernels.law, as in law(chain)"
+        raise ArgumentTypeError("law", given["law"], allowed)
 
 
 @inlined
