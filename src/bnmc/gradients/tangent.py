@@ -208,7 +208,9 @@ def tangent_kernel(
     or as its order says (`bnmc.Chain`), where d is the width, L the depth, s² the variance of the
     bias, and the parameters ω_l, β_l and v have independent entries of mean 0 and variance 1.  If
     layers differ, d is the width of layer l.  The projections of blocks (`bnmc.Residual`) have
-    parameters like the others.  The kernel is
+    parameters like the others.  `bnmc.infinite_width.ntk` of the same network has no readout v: it
+    is the kernel of h_L, and of a chain it also counts the weights of the first layer.  The kernel
+    is
 
     .. math:: Θ_{ik} = \Big\langle \frac{∂f_i}{∂v}, \frac{∂f_k}{∂v} \Big\rangle
               + \sum_{l=0}^{L-1}

@@ -366,11 +366,16 @@ def ntk(
     """Tangent kernel of an infinitely wide network: the sum of gradient products of two outputs.
 
     ``ntk(chain, x, depth)`` and ``ntk(network, x)`` are those of a chain and a network, as of
-    `nngp`.
+    `nngp`: the kernel of the last pre-activation.  `bnmc.gradients.tangent_kernel` of the same
+    network adds a readout of variance 1 after its last activation.
 
     Parameters
     ----------
-    x, depth, other, activation, norm, order, weight_variance, bias_variance, skip
+    x : (features, samples) array_like
+        Inputs, one per column.
+    depth : int
+        Number of hidden layers L, from 0 to 1,000,000; of a chain, the number of layers.
+    other, activation, norm, order, weight_variance, bias_variance, skip
         As in `nngp`.
     batch, rtol, method, width, chains, dtype, threads, executor, timeout, progress, rng
         As in `nngp`.

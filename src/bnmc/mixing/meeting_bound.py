@@ -233,10 +233,11 @@ class TVBound(Drawn, WithRate, _Bounds):
        for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
        compared with 1/R.  So without an assumption R pairs give no interval for E J_l.
 
-    The bound of statement 2 is a distance from the *quasi-stationary* law: the law that the chain
-    keeps for the horizon.  It is the stationary law if rarer events can be excluded.  `assumes`
-    lists these conditions with the numbers of this result.  `law` is "stationary" only if the
-    caller excludes rarer events by ``tail_probability=0``.
+    Statement 2 is the bound of the distance from the *quasi-stationary* law: laws of layers l and
+    l + m differ by at most the bound, for every multiple m of the lag up to the horizon.  It is not
+    the limit law conditioned on survival.  It is the stationary law if rarer events can be
+    excluded.  `assumes` lists these conditions with the numbers of this result.  `law` is
+    "stationary" only if the caller excludes rarer events by ``tail_probability=0``.
 
     Examples
     --------
