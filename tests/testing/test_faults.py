@@ -95,6 +95,12 @@ def test_errors_of_a_step_name_the_layout():
     [note] = caught.value.__notes__
     assert "h has shape (24, 8): features, samples" in note
     assert "from_features_last" in note
+    with pytest.raises(ArgumentError, match=r"^step\(h\): got \(8, 24\)") as caught:
+        assert_same_law(lambda h: h.T, bnmc.Chain(24, 8, "relu"), rng=0)
+    assert caught.value.__notes__ == [note]
+    with pytest.raises(ArgumentError, match="finite") as caught:
+        assert_same_law(lambda h: h * np.nan, bnmc.Chain(24, 8, "relu"), rng=0)
+    assert not hasattr(caught.value, "__notes__")
 
 
 def of_parts(h, size=4):

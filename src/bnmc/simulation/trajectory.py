@@ -331,7 +331,7 @@ class Trajectory(Recordings):
         return xr.DataTree.from_dict({"run": self.to_xarray()})
 
     def attributes(self) -> dict[str, Any]:
-        """Return what says how to repeat the run, as plain values."""
+        """Return chain, key, sampler, dtype, processor and version of bnmc, as plain values."""
         from bnmc._support.version import __version__
 
         return {

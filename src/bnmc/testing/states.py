@@ -132,10 +132,7 @@ class ReturnedStates:
         try:
             value = self._function(h.copy())
         except Exception as error:
-            error.add_note(
-                f"h has shape {h.shape}: features, samples. bnmc.testing.from_features_last wraps "
-                "a function of (samples, features), and from_images one of images."
-            )
+            error.add_note(_layouts(h.shape))
             raise
         self.calls += 1
         return value
@@ -143,9 +140,21 @@ class ReturnedStates:
     def checked(self, name: str, value: Any, shape: tuple[int, int], gain: float) -> Float64Array:
         """Return a state in float64, or raise if the value is no state of this shape."""
         array = as_numpy(value)
-        state = finite_array(name, array, shape=shape).astype(np.float64)
+        try:
+            state = finite_array(name, array, shape=shape).astype(np.float64)
+        except ArgumentError as error:
+            if np.shape(array) != shape:
+                error.add_note(_layouts(shape))
+            raise
         if (largest := float(np.abs(state).max()) / abs(gain)) > LARGEST:
             allowed = f"a state whose entries over the gain are at most {LARGEST:g} in size"
             raise ArgumentError(name, largest, allowed)
         self.rounding = max(self.rounding, rounding_of(array))
         return state
+
+
+def _layouts(shape: tuple[int, ...]) -> str:
+    return (
+        f"h has shape {shape}: features, samples. bnmc.testing.from_features_last wraps "
+        "a function of (samples, features), and from_images one of images."
+    )
