@@ -373,14 +373,14 @@ def test_table_of_activations():
     assert len(rows) == 12
     for names, *cells in rows:
         for name in names.split(", "):
-            small, large = (
-                bnmc.MeanField(bnmc.Chain(100, batch, name)).fixed_point() for batch in (8, 64)
+            *small, large = (
+                bnmc.MeanField(bnmc.Chain(100, batch, name)).fixed_point() for batch in (8, 16, 64)
             )
             limit = bnmc.mean_field.limit(name)
-            rate, *unstable = cells[4].split(", ")
+            rate, *unstable = cells[5].split(", ")
             assert large.stable == (not unstable)
-            shown = [*map(number, cells[:4]), number(rate)]
-            rates = [small.backward_rate, large.backward_rate, limit.backward_rate]
+            shown = [*map(number, cells[:5]), number(rate)]
+            rates = [star.backward_rate for star in (*small, large, limit)]
             np.testing.assert_allclose(shown, [*rates, large.c, large.rate], rtol=0, atol=5.1e-4)
 
 

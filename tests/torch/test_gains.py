@@ -97,7 +97,7 @@ def test_a_recommendation_for_batch_normalization(monkeypatch):
     monkeypatch.setattr(gains, "_BATCHES", (10, 20))
     with pytest.raises(ArgumentError) as caught:
         gain_for_(mlp(4, 8), 1.0, batch=10)
-    assert "backward rate is 1.696" in str(caught.value)
+    assert "backward rate 1.696 at batch 10" in str(caught.value)
     rate = bnmc.MeanField(bnmc.Chain(8, 20, "linear")).fixed_point().backward_rate
     np.testing.assert_allclose(rate, 18 / 17)
     assert f"nearest to 1: linear with batches of 20, backward rate {rate:.4g}" in caught.value.hint
@@ -114,7 +114,7 @@ def test_a_recommendation_for_norms_over_the_features(monkeypatch):
     rate = expectation(lambda x: math.cosh(x) ** -4, 1.0) / expectation(
         lambda x: math.tanh(x) ** 2, 1.0
     )
-    assert f"norm 'layer', whose backward rate is {rate:.4g}" in str(caught.value)
+    assert f"norm 'layer', backward rate {rate:.4g} at batch" in str(caught.value)
     assert "nearest to 1: relu" in caught.value.hint
 
 

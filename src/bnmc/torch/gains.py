@@ -91,7 +91,7 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
         raise ArgumentError("model", f"skip connections of factor {chain.skip:g}", allowed, hint)
     if not chain.normalization.is_identity:
         rate = _backward_rate(chain)
-        about = "" if rate is None else f", whose backward rate is {rate:.4g}"
+        about = "" if rate is None else f", backward rate {rate:.4g} at batch {chain.batch}"
         raise ArgumentError(
             "model", f"norm {chain.norm!r}{about}", "a model without normalization, which hides "
             "the gain", _recommendation(chain, target),

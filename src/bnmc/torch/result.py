@@ -216,7 +216,8 @@ class Measurement(Result):
         ]
         others = self.outlook.cures
         if unsure and not sure:
-            hedged = f"{others[0]}: no change of the weights that was tried is sure to help"
+            name = next(name for name, after in helpful if is_doubtful(after))
+            hedged = f"{others[0]}; {name} was tried, and helps, but not surely"
             others = hedged, *others[1:]
         return (*sure, *others, *unsure)
 
