@@ -402,7 +402,7 @@ BAD = {
     "other width": ((MODEL, X[:, :2]), {}, ArgumentError, "a batch that the model takes"),
     "labels": ((MODEL, X), {"labels": [0]}, ArgumentError, "one for each of 4 samples"),
     "labels 99": (
-        (MODEL, X), {"labels": [99] * 4}, ArgumentError, "labels: got 'shape (4,) for cross-"
+        (MODEL, X), {"labels": [99] * 4}, ArgumentError, "labels: got 'classes 99 to 99 of"
     ),
     "no labels": ((MODEL, X), {"loss": "squared"}, ArgumentError, "labels: got None"),
     "loss": ((MODEL, X), {"labels": [0] * 4, "loss": "squard"}, UnknownNameError, "did you mean"),
@@ -447,6 +447,19 @@ def test_bad_input(what):
     assert type(caught.value) is kind
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (torch.arange(6) % 3 + 1, "classes 1 to 3 of shape (6,)', allowed: classes 0 to 2 of"),
+        (torch.eye(3, dtype=torch.int64).repeat(2, 1), "(labels.argmax(1) makes classes of"),
+    ],
+    ids=["from one", "one-hot"],
+)
+def test_an_error_about_classes_says_which_are_allowed(labels, words):
+    with pytest.raises(ArgumentError, match=re.escape(words)):
+        measure(nn.Linear(4, 3), torch.randn(6, 4), labels)
 
 
 def test_labels_that_look_like_probabilities_have_a_note():

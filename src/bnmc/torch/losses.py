@@ -105,6 +105,13 @@ class Loss:
                 about, value = "labels", f"shape {tuple(self.labels.shape)} for {self.name}"
             hint = f"{type(error).__name__}: {error}"
             allowed = f"labels for an output of shape {tuple(tensor.shape)}"
+            if self.function is _cross_entropy and tensor.ndim > 1 and self.labels is not None:
+                given = tuple(self.labels.shape)
+                value = f"classes {self.labels.min()} to {self.labels.max()} of shape {given}"
+                count, *others = tensor.shape[1:]
+                allowed = f"classes 0 to {count - 1} of shape {(len(tensor), *others)}"
+                if given == tuple(tensor.shape):
+                    hint = "labels.argmax(1) makes classes of one-hot labels"
             raise ArgumentError(about, value, allowed, hint) from error
         if not isinstance(values, torch.Tensor) or tuple(values.shape) not in ((), (len(tensor),)):
             shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values)
