@@ -546,8 +546,11 @@ class StoreMismatchError(ArgumentError):
         self.name = name
         self.stored = stored
         self.wanted = wanted
-        super().__init__("store", path, f"a run with {name} = {wanted}")
-        text = f"store: expected {self.allowed}, got {path!r}, which has {name} = {stored}"
+        want, have = (  # the text of a key begins with its name
+            text if text.startswith(f"{name}:") else f"{name} = {text}" for text in (wanted, stored)
+        )
+        super().__init__("store", path, f"a run with {want}")
+        text = f"store: expected {self.allowed}, got {path!r}, which has {have}"
         self.args = (_one_line(text, hint=hint),)
 
 

@@ -103,11 +103,11 @@ def test_a_seed_is_drawn_unless_a_store_has_a_key(trial):
 
     first, second = (json.loads(trial(made, "--json")[1])["seed"] for _ in range(2))
     assert first != second
-    assert trial(made, "--seed 0")[1] == "text\nseed 0, some key 5\n"
+    assert trial(made, "--seed 0")[1] == "text\nseed 0; some key 5\n"
     assert trial(made, "--store x")[1] == "text\nsome key 5\n"
     assert trial(made, "--seed -1")[0] == statuses.BAD_INPUT
     key = "key:0123456789abcdef"
-    assert trial(made, f"--seed {key}")[1] == f"text\nseed {key}, some key 5\n"
+    assert trial(made, f"--seed {key}")[1] == f"text\nseed {key}; some key 5\n"
     assert json.loads(trial(made, f"--seed {key} --json")[1])["seed"] == key
     for wrong in ("key:12", "1.5", "x"):
         status, _, err = trial(made, f"--seed {wrong}")

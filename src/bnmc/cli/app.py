@@ -89,8 +89,10 @@ def _interrupted() -> int:
 def _explanation(error: Exception) -> str | None:
     """Return the message of an error of the user, or None for a defect of the library."""
     from bnmc._support.keywords import RENAMED
-    from bnmc.errors import BnmcError
+    from bnmc.errors import BnmcError, StoreMismatchError
 
+    if isinstance(error, StoreMismatchError) and error.stored.startswith("key:"):
+        return f"{error}: pass --seed {error.stored}, or another --store"
     if isinstance(error, BnmcError):
         return str(error)
     if hasattr(error, "format_message"):  # an error of Typer

@@ -52,6 +52,8 @@ def _root(
 
     The --help of each command has examples. bnmc --install-completion makes the shell complete
     commands, options and the names of figures.
+
+    Example: bnmc simulate --activation relu --depth 30 --chains 200 --seed 0
     """
     if version:
         from bnmc._support.version import __version__

@@ -337,7 +337,7 @@ def _repetition(facts: Mapping[str, Any]) -> list[str]:
     """Return the line that says how to repeat a run, if there are facts."""
     named = {name.replace("_", " "): value for name, value in facts.items() if value is not None}
     texts = {name: str(value) for name, value in named.items()}
-    line = ", ".join(  # the text of a key begins with its name
+    line = "; ".join(  # the text of a key begins with its name
         text if text.startswith(f"{name}:") else f"{name} {text}" for name, text in texts.items()
     )
     return [line] if line else []

@@ -87,7 +87,7 @@ def test_an_interrupted_figure_goes_on(run, document_of, refusal, monkeypatch):
 
 def test_printed(printed):
     out = printed("figure bridging-1b --seed 3 --threads 1")
-    assert out.startswith(str(bridging.fig_1b(rng=3)) + "\nseed 3, seconds ")
+    assert out.startswith(str(bridging.fig_1b(rng=3)) + "\nseed 3; seconds ")
     assert out.count("seed") == 1
 
 

@@ -6,6 +6,7 @@ from numba.core import config
 
 import bnmc
 from bnmc._kernels import kernel_cache
+from bnmc._kernels.gpu import device
 
 
 def test_info(printed, document_of):
@@ -24,6 +25,11 @@ def test_info_counts_the_kernels_in_the_cache(document_of, tmp_path, monkeypatch
     document = document_of("info")
     assert Path(document["kernel cache"]) == folder
     assert (document["kernels in the cache"], document["megabytes in the cache"]) == (2, 0.6)
+
+
+def test_info_says_why_there_is_no_gpu(document_of, monkeypatch):
+    monkeypatch.setattr(device, "why_not", lambda: "no CUDA driver: Error at driver init: text")
+    assert document_of("info")["gpu"] == "none (no CUDA driver)"
 
 
 def test_info_says_why_no_folder_is_used(document_of, tmp_path, monkeypatch):

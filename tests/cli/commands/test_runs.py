@@ -40,14 +40,14 @@ def test_the_table_is_plain_and_aligned(printed):
 
 def test_the_last_line_repeats_the_run(printed):
     first = printed(f"{RUN} --batch 4")
-    seed = re.search(r"^seed (\d+), (key:\w+), sampler conditional", first, re.MULTILINE)
+    seed = re.search(r"^seed (\d+); (key:\w+); sampler conditional", first, re.MULTILINE)
     again = printed(f"{SMALL} --seed {seed[1]} --threads 1")
     assert again.splitlines()[:10] == first.splitlines()[:10]
-    assert f"seed {seed[1]}, {seed[2]}," in again
+    assert f"seed {seed[1]}; {seed[2]};" in again
     of_key = printed(f"{SMALL} --seed {seed[2]}")
     assert of_key.splitlines()[:10] == first.splitlines()[:10]
-    assert f"seed {seed[2]}, {seed[2]}," in of_key
-    assert f"seed {seed[1]}," not in printed(f"{RUN} --batch 4")
+    assert f"seed {seed[2]}; {seed[2]};" in of_key
+    assert f"seed {seed[1]};" not in printed(f"{RUN} --batch 4")
 
 
 def test_the_document(document_of):
@@ -98,6 +98,12 @@ def test_a_scale_that_is_lost_is_said(printed):
     (layer,) = re.findall(r"from layer (\d+) on, the Gram matrix is too", printed(f"{line} 2500"))
     assert 900 < int(layer) < 1200
     assert "too small" not in printed(f"{line} 500")
+
+
+def test_a_store_of_another_seed_names_its_key(printed, refusal):
+    key = re.search(r"key:\w+", printed(f"{SMALL} --store z.zarr"))[0]
+    err = refusal(f"{SMALL} --seed 1 --store z.zarr")
+    assert re.search(rf"a run with key:\w+, got 'z.zarr', which has {key}: pass --seed {key}", err)
 
 
 @pytest.mark.parametrize("output", ["z.zarr", "./z.zarr", "a/../z.zarr"])
@@ -241,7 +247,7 @@ def test_the_output_holds_all_layers(printed):
         np.testing.assert_allclose(stored["distance"], distance)
         attributes = json.loads(str(stored["attributes"]))
     assert (attributes["seed"], attributes["input"]) == (0, "handwritten digits")
-    assert f"seed 0, {attributes['key']}" in out
+    assert f"seed 0; {attributes['key']}" in out
     printed(f"{RUN} --batch 4 --seed {attributes['key']} -o again.npz")
     with np.load("again.npz") as stored:
         assert json.loads(str(stored["attributes"]))["seed"] == attributes["key"]

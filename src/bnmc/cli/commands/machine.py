@@ -64,12 +64,13 @@ def info() -> Report:
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     on_disk, in_wheel = kept(), carried()
+    no_gpu = (why_not() or "").partition(": Error")[0]  # without the paragraph of the driver
     facts = {
         **versions,
         "processor": host_cpu(),
         "processors": available_processors(),
         "threading layer": str(getattr(config, "THREADING_LAYER", "default")),
-        "gpu": why_not() or "available",
+        "gpu": f"none ({no_gpu})" if no_gpu else "available",
         "kernels of the wheel": (
             "none" if in_wheel is None else f"{in_wheel.entries} for {in_wheel.folder.name}"
         ),
