@@ -356,8 +356,10 @@ def test_other_statuses_have_errors_too():
         kernels.Status.SMALL_WORKSPACE,
         99,
     ):
-        with pytest.raises(ArgumentError, match="status"):
+        with pytest.raises(ArgumentError, match=f"^status:? (got )?{status:d}, [A-Za]"):
             kernels.raise_status(status, work, layer=1)
+    with pytest.raises(ArgumentError, match="^status 5, SMALL_WORKSPACE: pass a workspace"):
+        kernels.raise_status(5, work, layer=1)
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ def test_other_statuses_have_errors_too():
         (lambda: kernels.activation(3), ArgumentTypeError, "."),
         (lambda: kernels.law("relu"), ArgumentTypeError, "."),
         (lambda: kernels.law(CHAIN, 0), ArgumentError, "."),
-        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError, "."),
+        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError, "precisions only"),
         (lambda: kernels.workspace(CHAIN, "numbers"), ArgumentTypeError, "."),
         (lambda: kernels.workspace(CHAIN, threads=0), ArgumentError, "."),
         (lambda: kernels.activations(None), ArgumentTypeError, "."),

@@ -19,7 +19,7 @@ from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import raise_stopped, spec_of
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_BIAS, ROW_BY_ROW, require
 from bnmc.errors import ArgumentError
-from bnmc.kernels.checks import BAD_ARGUMENT, OK, SMALL_WORKSPACE, Law, Rows
+from bnmc.kernels.checks import BAD_ARGUMENT, OK, SMALL_WORKSPACE, Law, Rows, Status
 from bnmc.kernels.layers import failed_row
 
 
@@ -267,12 +267,15 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
         return
     if status in (ZERO_VARIANCE, NOT_FINITE):
         raise_stopped(status, chain, layer, failed_row(work))
-    allowed = {
+    remedies = {
         UNRESOLVED: "a float64 workspace from this layer on, for pivots that float32 loses",
         BAD_ARGUMENT: "arrays of the shapes that the function documents, and a valid law",
         SMALL_WORKSPACE: "a workspace of this batch, these inputs and this dtype",
     }
-    raise ArgumentError("status", status, allowed.get(status, "a status of bnmc.kernels"))
+    error = ArgumentError("status", status, remedies.get(status, "a status of bnmc.kernels"))
+    if status in remedies:
+        error.args = (f"status {status}, {Status(status).name}: pass {error.allowed}",)
+    raise error
 
 
 def digest() -> str:
