@@ -119,6 +119,12 @@ def test_threads_change_no_result(document_of):
     assert document_of(line) == document_of(f"{line} --threads 1")
 
 
+def test_certify_prints_the_layer_of_a_distance(printed):
+    layer = bnmc.mixing.tv_bound(chain(), 20, chains=50, rng=3).layers_to(0.3)
+    out = printed(f"certify {CHAIN} --depth 20 --seed 3 --chains 50 --distance 0.3")
+    assert f" at most 0.3 from layer {layer} on (95 %)" in out.splitlines()[1]
+
+
 def test_width_for_a_distance(printed, document_of):
     law = bnmc.MeanField(chain("tanh")).fluctuations()
     line = "width --activation tanh --batch 4 --distance"
@@ -179,6 +185,7 @@ REFUSED = {
     "fixed-point --activation rulu": "did you mean 'relu'",
     "fixed-point --batch 4 --width 0": "width",
     f"certify {CHAIN} --threads 0": "threads: got 0",
+    "certify --distance 0": "distance: got 0",
     "certify --width 100000 --batch 100 --no-progress": "hours: got 1.0, allowed: at least ",
     "rates --batch 1": "batch",
     "simulate --norm layer --batch 0": "<= 1740 (there are 1740 digits)",

@@ -13,7 +13,7 @@ from stationary_processes import AtOnce
 import bnmc
 from bnmc._support import workers
 from bnmc._support.workers import Parallel
-from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
+from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing, PartialEstimateError
 from bnmc.estimate.estimate import bounded_mean_interval, mean_interval
 from bnmc.mixing import coupling, meeting_bound
 from bnmc.mixing.meeting_bound import (
@@ -89,15 +89,22 @@ def test_layers_to_a_tolerance():
     assert cert.layers_to(1e-9) is None
     with pytest.raises(ArgumentError, match="atol"):
         cert.layers_to(0.0)
+    with pytest.raises(ArgumentTypeError, match=r"layers_to\(atol\)` of the result"):
+        tv_bound(RELU, 60, atol=0.05)
 
 
 def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     cert = tv_bound(RELU, 20, lag=3, chains=200, rng=1)
-    lines = str(cert).splitlines()
+    assert str(cert) == cert.text(0.05)
+    layer, (first, *lines) = cert.layers_to(0.4), cert.text(0.4).splitlines()
+    assert first.startswith("Distance from the quasi-stationary law at most 0.4 ")
+    assert first.endswith(f" from layer {layer} on (95 %)")
+    assert cert.text(1e-9).startswith("No layer up to 20 has a certified distance <= 1e-09 (95 %)")
     assert lines[:9] == str(cert.lagged).splitlines()
     assert lines[9] == ""
     assert lines[10] == "Upper bound of the total-variation distance from the quasi-stationary law"
     assert lines[11].startswith("(The intervals hold for a horizon of 6 layers.")
+    assert "Waits beyond the horizon count as the horizon" in " ".join(lines[11:13])
     assert max(map(len, lines)) <= 100
     rows = [line.split() for line in lines[14:20]]
     # Of the layers with a bound of 1 or more, the last one is shown.

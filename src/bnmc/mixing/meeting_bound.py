@@ -340,6 +340,10 @@ class TVBound(Drawn, WithRate, _Bounds):
         int or None
             The first layer at which both `bound` and the upper end of `ci` are at most `atol`.
             If rare slow pairs dominate `bound`, it exceeds the interval for the horizon.
+
+        Notes
+        -----
+        Bounds fall with the layer, so the level holds for the returned layer.
         """
         atol = real("atol", atol, above=0.0)
         below = np.flatnonzero((self.ci[:, 1] <= atol) & (self.bound <= atol))
@@ -360,14 +364,30 @@ class TVBound(Drawn, WithRate, _Bounds):
         }
 
     def __str__(self) -> str:
-        """The exact bound, the bound of the distance from the law, and its assumptions."""
+        """The layer of distance 0.05, the bounds of both distances, and the assumptions."""
+        return self.text()
+
+    def text(self, atol: float = 0.05) -> str:
+        """Return what ``print`` shows: first the layer from which the distance is at most `atol`.
+
+        Parameters
+        ----------
+        atol : float, default 0.05
+            As in `layers_to`.
+        """
+        layer, level = self.layers_to(atol), f"({100 * self.level:g} %)"
+        first = f"Distance from the {self.law} law at most {atol:g} from layer {layer} on {level}"
+        if layer is None or self.unmet:
+            first = f"No layer up to {self.layers[-1]} has a certified distance <= {atol:g} {level}"
         lines = [
+            first,
             str(self.lagged),
             "",
             f"Upper bound of the total-variation distance from the {self.law} law",
             wrapped(
-                f"(The intervals hold for a horizon of {self.horizon} layers. They cut longer "
-                "waits off, so they may lie below the bound, which decreases in steps of the lag.)"
+                f"(The intervals hold for a horizon of {self.horizon} layers. Waits beyond the "
+                "horizon count as the horizon, so an interval can lie below the mean. The bound "
+                "falls in steps of the lag.)"
             ),
             self._table(),
         ]

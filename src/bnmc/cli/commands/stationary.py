@@ -24,12 +24,14 @@ def certify(
     lag: int | None = None,
     horizon: int | None = None,
     tail_probability: float | None = None,
+    distance: float = 0.05,
     progress: Progress = True,
 ) -> Report:
     """Bound the distance of each layer from later layers.
 
-    The distance is total variation, and coupled pairs of chains bound it. The first table needs no
-    assumption. The output states the assumptions of the second table.
+    The distance is total variation, and coupled pairs of chains bound it. The first line has the
+    layer from which it is small. The first table needs no assumption. The output states the
+    assumptions of the second table.
 
     Layer 0 has independent Gaussian samples. bnmc.mixing.tv_bound takes any other start.
 
@@ -52,10 +54,14 @@ def certify(
     tail_probability
         Your upper bound of the probability that a pair meets after the horizon. 0 extends
         the bound to the stationary law. Default: none.
+    distance
+        Distance of which the first line has the layer.
     """
+    from bnmc._support.arguments import real
     from bnmc.mixing import tv_bound
     from bnmc.plot.axes import about_chain
 
+    distance = real("distance", distance, above=0.0)
     expected = forecast(chain)
     seconds = expected.certificate(chains, lag)
     with announced("certify", expected, seconds, hours, threads, progress) as workers:
@@ -70,7 +76,7 @@ def certify(
         axes.figure.suptitle(title, fontsize="medium")
         return axes
 
-    text = f"{chain}, from independent Gaussian samples\n{bound}"
+    text = f"{chain}, from independent Gaussian samples\n{bound.text(distance)}"
     return Report({"chain": chain, **bound.to_dict()}, [text], draw)
 
 
