@@ -181,7 +181,7 @@ def _grown(values: Float64Array) -> float:
 
 
 def _draw_depth(data: Dataset, figure: Drawing) -> None:
-    (ax,) = pictures.axes_of(figure, 1, width=7.2, height=5.0).flat
+    (ax,) = pictures.axes_of(figure, 1, width=9.5, height=5.6).flat
     layers, counts = data["layer"].values, data.attrs["chains"]
     labels = {"batch": "batch norm", "none": "no normalization"}
     for colour, (norm, label) in zip(COLOURS, labels.items(), strict=False):
@@ -201,13 +201,13 @@ def _draw_depth(data: Dataset, figure: Drawing) -> None:
         label="printed bound exp(3nl/2d)", **grey,
     )  # fmt: skip
     ax.set_ylim(top=top)
-    ax.set_title("With batch norm the error stays constant", loc="left")
-    ax.set_xlabel(
-        f"layer\nlinear, n = {data.attrs['batch']}, d = {data.attrs['width']}; r.m.s. and 90 % of "
-        f"{counts[0]} and {counts[1]} networks"
-    )
-    ax.set_ylabel(r"error of the mean field, $\|G_\ell - G_*\|_F$")
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
+    ax.set_title(
+        "With batch norm the error stays constant\n"
+        f"linear, n = {data.attrs['batch']}, d = {data.attrs['width']}; r.m.s. and 90 % band of "
+        f"{counts[0]} networks (batch norm) and {counts[1]} (none)", loc="left", fontsize=10,
+    )  # fmt: skip
+    ax.set(xlabel="layer", ylabel=r"error of the mean field, $\|G_\ell - G_*\|_F$")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
 
 
 # --- Fig. 1b
