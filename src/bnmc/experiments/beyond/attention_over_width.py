@@ -266,15 +266,14 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         ax.tick_params(axis="x", rotation=45)
     for name, ax in (("state", state), ("gradient", gradient)):
         pictures.lines(ax, data.sel(shape=shapes[-1]), name, "block", "rule", marker="o")
-    for ax, title, x in (
-        (deviation, "Deviation of logits", "width $d$"),
-        (attended, "Tokens attended to", "width $d$"),
-        (state, "State, root mean square", "blocks before"),
-        (gradient, "Norm of the gradient", "blocks before"),
+    for ax, title, x, y in (
+        (deviation, "Deviation of logits", "width $d$", "std of logits, first block"),
+        (attended, "Tokens attended to", "width $d$", "tokens"),
+        (state, "State", "blocks before", "root mean square"),
+        (gradient, "Gradient", "blocks before", "Frobenius norm"),
     ):
         logarithmic(ax)
-        pictures.finish(ax, title, x)
-    deviation.set_ylabel("first block")
+        pictures.finish(ax, title, x, y)
     deviation.legend(fontsize="small")
     for ax in axes[2, 4:]:
         ax.set_visible(False)
