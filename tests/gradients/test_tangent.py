@@ -386,6 +386,19 @@ def test_repr_names_probes():
     )
 
 
+@pytest.mark.parametrize("batch", [4, 1])
+def test_printed_kernels_are_a_table(batch):
+    result = tangent_kernel(Chain(9, batch, "tanh", norm="none"), 2, chains=5, rng=0)
+    _, heads, *rows = str(result).splitlines()
+    assert heads.split() == ["mean", "entry", "median", "of", "networks", "5", "%", "95", "%"]
+    assert len(rows) == min(batch, 2)
+    diagonal = np.median(np.trace(result.kernels, axis1=1, axis2=2) / batch)
+    assert float(rows[0].split()[1]) == pytest.approx(diagonal, rel=1e-3)
+    if batch > 1:
+        others = result.kernels[:, ~np.eye(batch, dtype=bool)].mean(axis=1)
+        assert float(rows[1].split()[3]) == pytest.approx(np.median(others), rel=1e-3)
+
+
 def test_ctrl_c_hands_over_finished_networks(monkeypatch):
     monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
 

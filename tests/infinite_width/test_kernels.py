@@ -8,6 +8,7 @@ has 5e-8.
 
 import itertools
 import math
+import re
 
 import gaussian_bumps
 import numpy as np
@@ -609,3 +610,15 @@ def test_blocks_with_a_norm_over_the_batch():
         ):
             with pytest.raises(ArgumentError, match=f"{name}: .*not Gaussian"):
                 function()
+
+
+def test_a_missing_argument_beside_a_chain_or_a_network_is_explained():
+    chain = bnmc.Chain(10, 3, "relu", norm="none")
+    network = bnmc.Network.of(width=[10, 12, 1], batch=3, activation="relu", norm="none")
+    x = np.eye(10)[:, :3]
+    for arguments, call in (
+        ((chain, x), "ntk(chain, x, depth)"), ((chain, 3), "ntk(chain, x, depth)"),
+        ((network,), "ntk(network, x)"),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=re.escape(f"call {call}, x of shape")):
+            ntk(*arguments)

@@ -21,7 +21,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
-from bnmc._support.text import Result
+from bnmc._support.text import Result, text_table
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network, as_network, layers_of, pattern_of, shown_of
@@ -177,6 +177,23 @@ class TangentKernel(Kernels, Result):
         by = "" if self.probes is None else f", {self.probes} probes"
         layers = f"{self.chains} chains, {self.depth} layers{by}"
         return f"<TangentKernel of {layers}; {shown_of(self.network)}>"
+
+    def __str__(self) -> str:
+        """Medians and quantiles over networks, of the mean entries on and off the diagonal."""
+        size, trace = self.kernels.shape[1], np.trace(self.kernels, axis1=1, axis2=2)
+        entries = {"diagonal": trace / size}
+        if size > 1:
+            others = self.kernels.sum(axis=(1, 2)) - trace
+            entries["off the diagonal"] = others / (size * (size - 1))
+        rows = [
+            (name, *(f"{number:.4g}" for number in np.quantile(each, (0.5, 0.05, 0.95))))
+            for name, each in entries.items()
+        ]
+        return (
+            f"{shown_of(self.network)}: tangent kernels of {self.chains} networks, "
+            f"{self.depth} layers, {size} samples\n"
+            + text_table(("mean entry", "median of networks", "5 %", "95 %"), rows)
+        )
 
 
 @explains_keywords

@@ -155,7 +155,12 @@ def _overloaded(function: Callable[..., Any]) -> _Kernel:
                 raise ArgumentError(name, options[name], allowed, "the chain has these options")
         if isinstance(chain, ChainNetwork) and len(further) < 2:
             options = {"depth": None, **options}
-        bound = parameters.bind(*further, **options)
+        try:
+            bound = parameters.bind(*further, **options)
+        except TypeError as error:
+            call = f"{function.__name__}({type(chain).__name__.lower()}, x"
+            call += ")" if isinstance(chain, ChainNetwork) else ", depth)"
+            raise TypeError(f"{error}; call {call}, x of shape (features, samples)") from None
         bound.apply_defaults()
         if bound.arguments["method"] != "analytic":
             hint = "bnmc.simulate and bnmc.gradients.tangent_kernel simulate a chain"
