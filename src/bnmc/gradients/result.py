@@ -203,10 +203,11 @@ class Backpropagation(Recordings):
         .. math:: \exp\big(2\, E[\ln g_{first} - \ln g_{last}] / (last - first)\big),
 
         by the mean over chains.  If the chain has a stable fixed point, it tends to
-        `bnmc.mean_field.FixedPoint.backward_rate` at infinite width.  The mean of logarithms exists
-        where that of squares does not, as for a centred norm of three samples.  It does not if a
-        gradient is 0 with positive probability, as for a centred norm of two samples and eps = 0,
-        or at small widths for an activation with a flat piece.
+        `bnmc.mean_field.FixedPoint.backward_rate` at infinite width.  At finite width the mean of
+        squares grows faster.  The mean of logarithms exists where that of squares does not, as for
+        a centred norm of three samples.  It does not exist if a gradient is 0 with positive
+        probability, as for a centred norm of two samples and eps = 0, or at small widths for an
+        activation with a flat piece.
 
         Parameters
         ----------
