@@ -15,7 +15,7 @@ from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.gradients import jacobian, tangent_kernel
 from bnmc.gradients.limit_law import jacobian_law
-from bnmc.plot.axes import COLOURS
+from bnmc.plot.axes import COLOURS, estimates
 
 # --- Jacobians
 
@@ -51,9 +51,10 @@ def isometry_spectrum(run: Run, sizes: _SpectrumSizes) -> Experiment:
 
     Let s be the singular values of the Jacobian of the activations of layer ℓ with respect to those
     of layer 0.  A network is near an isometry if their squares have a small variance over their
-    squared mean.  The left picture shows this number for networks of width 32 and 8 layers, and
-    theory (dotted): the law at infinite width (`bnmc.gradients.jacobian_law`).  Without a norm
-    there is one sample; under batch normalization the Jacobian is that of a batch of 6 samples.
+    squared mean.  The left picture shows this number for networks of width 32 and 8 layers, with
+    intervals in the last layer, and theory (dotted): the law at infinite width
+    (`bnmc.gradients.jacobian_law`).  Without a norm there is one sample; under batch normalization
+    the Jacobian is that of a batch of 6 samples.
 
     Joudaki, Daneshmand and Bach (arXiv:2205.13076, section 8) ask for the Jacobian at infinite
     depth and finite width: without normalization its rank diminishes, and by mean-field theory
@@ -164,11 +165,13 @@ def _draw_spectra(data: Dataset, figure: Drawing) -> None:
         for colour, norm in zip(COLOURS, data["norm"].values, strict=False):
             for weights in data["weights"].values:
                 part = data.sel(norm=norm, weights=weights)
-                pictures.draw_band(
-                    ax, part[axis].values, pictures.curve(part, name), colour,
-                    f"{norm}, {weights}", linestyle=_STYLES[weights],
-                )  # fmt: skip
-                if name == "dispersion":
+                curve, label = pictures.curve(part, name), f"{norm}, {weights}"
+                layers, style = part[axis].values, _STYLES[weights]
+                if name != "dispersion":
+                    pictures.draw_band(ax, layers, curve, colour, label, linestyle=style)
+                else:  # bands would cover the lines
+                    ax.plot(layers, curve[:, 0], style, color=colour, label=label)
+                    estimates(ax, layers[-1:], *curve[-1:].T, colour=colour)
                     ax.plot(
                         part[axis], part["limit"], _LIMITS[weights], color=colour, linewidth=1.0
                     )
