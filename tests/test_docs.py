@@ -32,7 +32,8 @@ PAGES = sorted(path for path in DOCS.glob("*.rst"))
 #: Pages whose code takes more than a few seconds: it compiles kernels, starts processes,
 #: couples hundreds of chains, or measures networks of 30 layers.
 HEAVY = {
-    "cluster", "embedding", "gradients", "mixing", "other_papers", "questions", "testing", "torch",
+    "cluster", "embedding", "gradients", "mixing", "other_papers", "questions", "results",
+    "testing", "torch",
 }  # fmt: skip
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
