@@ -267,7 +267,7 @@ DAMAGE = {
     "states that are not finite": (
         states(lambda state: {**state, "gram": state["gram"] * np.nan}), AGAIN, "",
     ),
-    "a flipped bit in the key": (changed(flipped_key), "key = ", "attributes are damaged"),
+    "a flipped bit in the key": (changed(flipped_key), "a run with key:", "attributes are damaged"),
     "an earlier format": (changed(earlier_format), OLD, OLD),
     **{f"metadata: {text}": (written("zarr.json", text), "metadata|damaged", "")
        for text in NO_SENSE},
@@ -280,7 +280,7 @@ DAMAGE = {
     "swapped names in the copy": (changed(swapped_copy), NO_RUN, DIMENSIONS),
     "names swapped twice": (swapped_twice, NO_RUN, ""),
     "metadata and coordinates before a growth": (outdated, AGAIN, "chain/zarr.json|No such file"),
-    "a tile of another run": (of_another(TILE), "key = ", "identity = "),
+    "a tile of another run": (of_another(TILE), "a run with key:", "identity = "),
     "a tile of another number": (
         of_another(TILE, rng=3, source="progress/part-1-1.npz"), "part = 1-1", "part = 1-1",
     ),
@@ -288,7 +288,9 @@ DAMAGE = {
         of_another("progress/part-0-0.npz", rng=3, grid=smaller_grid), "identity = ", "",
     ),
     "arrays of another run": (of_another("gram/c"), AGAIN, OF_CHUNK),
-    "arrays and tiles of another run": (of_another("gram", "progress"), "key = ", "identity = "),
+    "arrays and tiles of another run": (
+        of_another("gram", "progress"), "a run with key:", "identity = ",
+    ),
     "another run": (of_another("."), "key", "identity"),
     **{f"a link {name}": (linked(name), "is a link", "") for name in LINKED},
     "a second name of the lock": (

@@ -186,7 +186,7 @@ DIFFERENT = {
     "depth": ({}, {"depth": 7}, "depth = 7"),
     "chains": ({"chains": 6}, {}, "chains = 5.*grow and do not shrink"),
     "every": ({}, {"every": 2}, "every = 2"),
-    "rng": ({}, {"rng": 4}, "key = "),
+    "rng": ({}, {"rng": 4}, "a run with key:"),
     "dtype": ({}, {"dtype": "float32"}, "dtype = float32"),
     "sampler": ({}, {"sampler": "weights"}, "sampler = weights"),
     "inputs": ({}, {"inputs": 1, "initial": X[None]}, "inputs = 1"),

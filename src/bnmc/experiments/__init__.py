@@ -60,7 +60,7 @@ def describe(name: str) -> str:
     --------
     >>> from bnmc.experiments import describe
     >>> describe("bridging-1b")
-    'distance from the fixed point against width'
+    'the distance from the fixed point falls with slope −1/2 in the width'
     """
     return FIGURES[choice("name", name, FIGURES)][1]
 
