@@ -325,7 +325,8 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
                 f"{width}; a Network keeps the samples apart"
             )
     if start.of("sum"):
-        troubles.append(f"{start.of('sum')[0].label}: a skip connection before the first weights")
+        label = start.of("sum")[0].label
+        troubles.append(f"{label}: this sum is a skip connection before the first weights")
     alike: dict[tuple[Any, ...], list[_Block]] = {}
     for block in blocks:
         alike.setdefault(block.kind, []).append(block)

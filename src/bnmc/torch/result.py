@@ -278,7 +278,10 @@ class Measurement(Result):
             f"{self.soft_threshold} times their mean"
         ))  # fmt: skip
         if self.state_gradient_ratio is not None:
-            lines.append("‖∂L/∂h‖: gradients of activations, relative to the last block")
+            lines.append(
+                "‖∂L/∂h‖: gradients of activations, over that of the last block of the most "
+                "frequent shape"
+            )
         if self.loss is not None:
             lines.append(f"loss: {_mean(self.loss)}")
         lines.append(self.prediction.table([self.layers[layer] for layer in shown]))
