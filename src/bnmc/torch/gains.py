@@ -115,7 +115,10 @@ def _described(reading: ModelChain) -> Chain:
     troubles = [text for text in reading.unfit if not any(words in text for words in replaced)]
     if reading.chain is None or troubles:
         allowed = "a model whose hidden layers are those of a Chain"
-        raise ArgumentError("model", "; ".join(troubles) or None, allowed)
+        reasons = troubles or list(reading.unfit)
+        more = len(reasons) - 1
+        tail = f"; bnmc.torch.chain_of(model).unfit has {more} more" if more else ""
+        raise ArgumentError("model", "layers that no Chain has", allowed, f"{reasons[0]}{tail}")
     return reading.chain
 
 
