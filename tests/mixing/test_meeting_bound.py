@@ -84,6 +84,9 @@ def test_the_bound_is_above_the_distance_and_within_a_factor_of_ten(chain, initi
 
 def test_layers_to_a_tolerance():
     cert = tv_bound(RELU, 60, chains=500, rng=0)
+    # So the level holds for the returned layer, although the data chose it.
+    assert (np.diff(cert.bound) <= 0.0).all()
+    assert (np.diff(cert.ci[:, 1]) <= 0.0).all()
     layer = cert.layers_to(0.05)
     assert cert.ci[layer, 1] <= 0.05 < cert.ci[layer - 1, 1]
     assert cert.layers_to(1e-9) is None

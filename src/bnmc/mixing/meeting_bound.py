@@ -233,11 +233,12 @@ class TVBound(Drawn, WithRate, _Bounds):
        for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
        compared with 1/R.  So without an assumption R pairs give no interval for E J_l.
 
-    Statement 2 is the bound of the distance from the *quasi-stationary* law: laws of layers l and
-    l + m differ by at most the bound, for every multiple m of the lag up to the horizon.  It is not
-    the limit law conditioned on survival.  It is the stationary law if rarer events can be
-    excluded.  `assumes` lists these conditions with the numbers of this result.  `law` is
-    "stationary" only if the caller excludes rarer events by ``tail_probability=0``.
+    Statement 2 bounds the distance from the *quasi-stationary* law, the law of deep layers as far
+    as the certificate follows them.  If the bound at layer l is ε, the law of layer l differs by at
+    most ε from that of each layer l + m, with m a multiple of the lag and at most the horizon.  If
+    no event is too rare to be seen in the simulated pairs, this is the stationary law.  `assumes`
+    lists the conditions with the numbers of this result.  `law` is "stationary" only if the caller
+    excludes rarer events by ``tail_probability=0``.
 
     Examples
     --------
