@@ -27,11 +27,6 @@ _KEYWORDS = {
     "activation": ("a name or a function", "nonlinearity", "act"),
 }
 
-#: Arguments that a function lacks, by its place, with the attribute of its result that takes them.
-_OF_RESULTS = {
-    "mixing.tv_bound": {"atol": "`layers_to(atol)` of the result, the first layer within atol"}
-}
-
 #: Names that 0.3 changed: arguments of functions, attributes of classes, options of commands,
 #: and constructors, with the calls that replace them.
 RENAMED = {
@@ -95,14 +90,9 @@ def renamed(thing: Any) -> dict[str, str]:
     >>> renamed(tv_bound)
     {'replicates': 'chains'}
     """
-    return RENAMED.get(_place(thing), {})
-
-
-def _place(thing: Any) -> str:
-    """Return the package and the name of a class or a function, "mixing.tv_bound" for example."""
     package = thing.__module__.removeprefix("bnmc.").partition(".")[0]
     place = f"{package}.{thing.__qualname__.removesuffix('.__init__')}"
-    return place.removeprefix("chain.")
+    return RENAMED.get(place.removeprefix("chain."), {})
 
 
 class NamesReplacements(type):
@@ -132,7 +122,6 @@ def explains_keywords(function: _Function) -> _Function:
     """
     ours = inspect.signature(function).parameters
     owner, earlier = function.__qualname__.removesuffix(".__init__"), renamed(function)
-    of_result = _OF_RESULTS.get(_place(function), {})
     foreign = {
         name: (argument, what)
         for argument, (what, *names) in _KEYWORDS.items()
@@ -146,11 +135,9 @@ def explains_keywords(function: _Function) -> _Function:
             if name in earlier:
                 new = earlier[name]
                 raise ArgumentTypeError(name, options[name], new, f"`{name}` is now `{new}`")
-            hint = f"{owner} has no argument {name}"
-            if name in of_result:
-                raise ArgumentTypeError(name, options[name], of_result[name], hint)
             if name in foreign:
                 argument, what = foreign[name]
+                hint = f"{owner} has no argument {name}"
                 raise ArgumentTypeError(name, options[name], f"{argument}, {what}", hint)
         return function(*arguments, **options)
 
