@@ -12,7 +12,14 @@ from bnmc import plot
 from bnmc.chain.activations import BUILTIN
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.plot import axes
-from bnmc.plot.axes import colours_of, label_ends, label_layers, logarithmic, mark_unstable
+from bnmc.plot.axes import (
+    colours_of,
+    label_ends,
+    label_layers,
+    label_modules,
+    logarithmic,
+    mark_unstable,
+)
 
 
 @pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
@@ -59,6 +66,14 @@ def test_each_activation_has_one_colour():
     mine = colours_of(["mine", "relu", "yours"])
     assert len(set(mine)) == 3
     assert mine[1] == every[list(BUILTIN).index("relu")]
+
+
+def test_ticks_name_modules():
+    ax = plot.figure()[1][0]
+    label_modules(ax, [f"encoder.layers.{layer}.attention" for layer in range(20)])
+    assert ax.get_xticks().tolist() == [1, 4, 7, 10, 13, 16, 19]
+    assert ax.get_xticklabels()[2].get_text() == "encod…layers.6.attention"
+    ax.figure.canvas.draw()
 
 
 def test_labels_at_the_ends_of_curves_do_not_overlap():

@@ -96,6 +96,7 @@ def test_one_network_without_a_loss():
     measured = bnmc.torch.measure(mlp(3, 8), torch.randn(6, 8))
     (ax,) = measured.plot().axes
     assert not ax.collections
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == list(measured.layers)
     np.testing.assert_array_equal(ax.lines[1].get_ydata(), measured.soft_rank[0])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
@@ -149,8 +150,12 @@ def first_of(items: Sequence[_Item], most: int, what: str) -> tuple[Sequence[_It
     >>> from bnmc._support.text import first_of
     >>> first_of([3, 4, 5, 6], 2, "rows")
     ([3, 4], ['… and 2 more rows'])
+    >>> first_of([3, 4, 5], 2, "rows")
+    ([3, 4], ['… and 1 more row'])
     """
     rest = len(items) - most
+    if rest == 1:
+        what = re.sub(r"s\b", "", what, count=1)
     return (items[:most], [f"… and {rest} more {what}"]) if rest > 0 else (items, [])
 
 

@@ -260,6 +260,18 @@ def estimates(
     ax.errorbar(x, middle, yerr=reach, color=colour, label=label, **settings)
 
 
+def label_modules(ax: Axes, names: Sequence[str]) -> None:
+    """Label the horizontal axis of layers 1, 2 … with at most 8 names; long ones lose a part."""
+    step = -(-len(names) // 8)
+    texts = [name if len(name) <= 24 else f"{name[:5]}…{name[-18:]}" for name in names[::step]]
+    slanted = sum(map(len, texts)) > 32
+    ax.set_xticks(
+        range(1, len(names) + 1, step), texts, rotation=40 * slanted,
+        ha="right" if slanted else "center", rotation_mode="anchor", fontsize="small",
+    )  # fmt: skip
+    ax.set_xlabel("layer")
+
+
 def label_layers(ax: Axes, label: str = "layer") -> None:
     """Label the horizontal axis with layers, with integers as ticks."""
     ticker = import_extra("matplotlib.ticker", "plot")

@@ -152,7 +152,7 @@ def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
             )
         _gradients(places[1], depth, norms, result.comparable, backward_rate)
     for ax in places:
-        axes.label_layers(ax)
+        axes.label_modules(ax, result.layers)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(fontsize="small")
     return picture

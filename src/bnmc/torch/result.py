@@ -351,7 +351,8 @@ class Measurement(Result):
     def plot(self) -> Figure:
         """Draw ranks and gradient norms against the layers.
 
-        Behind the gradient norms is the band of 90 % of fresh networks, if there is a `prediction`.
+        The ticks have the names of the table. Behind the gradient norms is the band of 90 % of
+        fresh networks, if there is a `prediction`.
 
         Returns
         -------
