@@ -123,6 +123,22 @@ def test_lines_have_the_latest_amount_and_end_with_the_work(monkeypatch, capsys)
     assert not capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "patience", "said"),
+    [({}, 0.02, True), ({}, 60.0, False), ({"at_once": True}, 60.0, True)],
+)
+def test_a_line_about_work_comes_after_a_wait_or_at_once(
+    monkeypatch, capsys, options, patience, said
+):
+    monkeypatch.setattr(progress, "PATIENT_SECONDS", patience)
+    with progress.waiting("work", progress=False, **options):
+        time.sleep(0.1)
+    assert not capsys.readouterr().err
+    with progress.waiting("work", progress=True, **options):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "bnmc: work\n" * said
+
+
 def test_short_work_has_no_lines(capsys):
     with reporting(True, "work", "tasks") as report:
         report(1, 1)

@@ -151,6 +151,20 @@ def announce(
 
 
 @contextmanager
+def waiting(work: str, *, progress: bool, at_once: bool = False) -> Iterator[None]:
+    """Print a line about work on standard error: at once, or if it takes `PATIENT_SECONDS`."""
+    line = f"bnmc: {work}"
+    wait = threading.Timer(PATIENT_SECONDS, _print, [line])
+    wait.daemon = True
+    if progress:
+        (partial(_print, line) if at_once else wait.start)()
+    try:
+        yield
+    finally:
+        wait.cancel()
+
+
+@contextmanager
 def _lines(label: str, unit: str) -> Iterator[Reporter]:
     """Yield a function of (done, total), and print lines: one whenever the time has doubled."""
     begun = time.monotonic()

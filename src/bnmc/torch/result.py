@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -245,9 +245,25 @@ class Measurement(Result):
         )
 
     def __str__(self) -> str:
+        return "\n".join(self.parts())
+
+    def parts(self) -> Iterator[str]:
+        """Yield what ``print`` shows in three parts, so that the first ones need not wait.
+
+        Yields
+        ------
+        str
+            Verdict and cures; the table of layers; random networks beside them, which then run.
+        """
         others = self.cures[1:] if self.tried else ()  # the verdict ends with the first
         cures = ["other cures:", *(wrapped(f"- {cure}", "  ") for cure in others)]
-        return "\n".join([wrapped(self.verdict), *(cures if others else []), "", self.table()])
+        yield "\n".join([wrapped(self.verdict), *(cures if others else []), ""])
+        yield self._table_of_layers()
+        shown = [self.layers[layer] for layer in shown_of(len(self.layers))]
+        lines = [self.prediction.table(shown)]
+        if self.by_width:
+            lines.append(_table_of_widths(self, self.by_width))
+        yield "\n".join([*lines, *(wrapped(f"note: {note}") for note in self.notes)])
 
     def table(self) -> str:
         """Return a table as text: one line for each layer, and the prediction below.
@@ -259,6 +275,10 @@ class Measurement(Result):
         -------
         str
         """
+        return "\n".join(islice(self.parts(), 1, None))
+
+    def _table_of_layers(self) -> str:
+        """Return the measured numbers, one line for each layer."""
         shown = shown_of(len(self.layers))
         columns: list[tuple[str, str, Sequence[str]]] = [
             ("layer", "layer", [self.layers[layer] for layer in shown])
@@ -284,10 +304,6 @@ class Measurement(Result):
             )
         if self.loss is not None:
             lines.append(f"loss: {_mean(self.loss)}")
-        lines.append(self.prediction.table([self.layers[layer] for layer in shown]))
-        if self.by_width:
-            lines.append(_table_of_widths(self, self.by_width))
-        lines.extend(wrapped(f"note: {note}") for note in self.notes)
         return "\n".join(lines)
 
     def backward_rate(
