@@ -81,7 +81,7 @@ RESULTS = {
         chain(norm="layer", order="activation-norm", bias_variance=0.1), 20
     ),
     f"rates {CHAIN} --seed 2": lambda: mixing.compare(chain(), rng=2),
-    f"{NORMS} --activation tanh --norm layer --norm none --seed 2": lambda: norms(
+    f"{NORMS} --activation tanh --norm layer,none --seed 2": lambda: norms(
         norms=("layer", "none"), activation="tanh", width=40, batch=4, depth=4, chains=3, rng=2
     ),
 }
@@ -119,10 +119,12 @@ def test_threads_change_no_result(document_of):
     assert document_of(line) == document_of(f"{line} --threads 1")
 
 
-def test_certify_prints_the_layer_of_a_distance(printed):
+def test_certify_has_the_layer_of_a_distance(printed, document_of):
     layer = bnmc.mixing.tv_bound(chain(), 20, chains=50, rng=3).layers_to(0.3)
-    out = printed(f"certify {CHAIN} --depth 20 --seed 3 --chains 50 --distance 0.3")
-    assert f" at most 0.3 from layer {layer} on (95 %)" in out.splitlines()[1]
+    line = f"certify {CHAIN} --depth 20 --seed 3 --chains 50 --distance"
+    assert f" at most 0.3 from layer {layer} on (95 %)" in printed(f"{line} 0.3").splitlines()[1]
+    assert document_of(f"{line} 0.3")["distance"] == {"at_most": 0.3, "layer": layer}
+    assert document_of(f"{line} 0.001")["distance"] == {"at_most": 0.001, "layer": None}
 
 
 def test_width_for_a_distance(printed, document_of):
@@ -161,6 +163,11 @@ def test_phase_without_edge_and_with_skip_connection(printed, document_of):
     assert "edge weight variance  none" in out
 
 
+def test_stability_of_several_activations(document_of):
+    rows = document_of("stability --activation 'silu, relu' --batches 8")["rows"]
+    assert [row["activation"] for row in rows] == ["silu", "relu"]
+
+
 def test_stability(printed, document_of):
     line = "stability --activation silu --batches 8,32"
     (silu,) = document_of(line)["rows"]
@@ -182,6 +189,18 @@ def test_regularity(printed, document_of):
 #: What a command says of each line that is not allowed.
 REFUSED = {
     "stability --batches '8;9'": "batches: got '8;9'",
+    "stability --batches 8 16": "allowed: one list, separated by commas (--batches 8,16)",
+    "stability --batches 8, 16 --activation relu": "(--batches 8,16)",
+    "stability --activation silu --activation relu": "(--activation silu,relu)",
+    "stability --batches 8 --batches 8,16": "(--batches 8,8,16)",
+    "figure gap --set widths=100 200": "(--set widths=100,200)",
+    "figure gap --set widths=100 --set widths=200": "each size once, with all its values",
+    "certify --distance 1": "distance: got 1.0",
+    "inspect": "See bnmc inspect --help for examples.",
+    "simulate --width 0": "width: got 0",
+    "simulate --width 1000000 --depth 6 --chains 100000 --sampler weights": "the result needs",
+    "simulate --width 64 32": "width: got '64 32', allowed: one list",
+    "compare-norms --norm=batch --norm layer": "norm: got 'batch layer', allowed: one list",
     "fixed-point --activation rulu": "did you mean 'relu'",
     "fixed-point --batch 4 --width 0": "width",
     f"certify {CHAIN} --threads 0": "threads: got 0",
@@ -236,13 +255,12 @@ REFUSED = {
     "certify --replicates 3": "No such option: --replicates (`--replicates` is now `--chains`)",
     "check --size 300": "`--size` is now `--chains`",
     **{f"{SIMULATE} {options}": said for options, said in {
-        "--width 0": "width: got 0",
+        "--width 0": "width: got '50 0', allowed: one list, separated by commas",
         "--depth -1": "depth: got -1",
         "--batch 100000": "batch: got 100000",
         "--seed -1": "seed: got -1",
         "--weights gausian": "did you mean 'gaussian'",
         "--dtype float16": "dtype: got 'float16'",
-        "--chains 100000 --width 1000000 --sampler weights": "the result needs",
         "--wdith 3": "--wdith",
         "--depth 3.5": "--depth",
         "--activation": "--activation",

@@ -98,9 +98,12 @@ def _explanation(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # an error of Typer
         text = str(error.format_message())
         # Pydantic, with which Typer reads values, describes the error without the value.
-        of_command = RENAMED.get(getattr(getattr(error, "ctx", None), "command_path", ""), {})
+        path = getattr(getattr(error, "ctx", None), "command_path", "")
+        of_command = RENAMED.get(path, {})
         if (old := getattr(error, "option_name", "")) in of_command:
             return f"No such option: {old} (`{old}` is now `{of_command[old]}`)"
+        if text.startswith("Missing"):
+            return f"{text} See {path} --help for examples."
         of_value = getattr(error.__cause__, "errors", None)
         return f"{text} (got {of_value()[0]['input']!r})" if callable(of_value) else text
     if isinstance(error, OSError):

@@ -53,6 +53,9 @@ def _root(
     The --help of each command has examples. bnmc --install-completion makes the shell complete
     commands, options and the names of figures.
 
+    Exit statuses: 0 success, 1 broken pipe, 2 invalid input, 3 no estimate, 4 a claim of bnmc check
+    fails, 130 Ctrl-C.
+
     Example: bnmc simulate --activation relu --depth 30 --chains 200 --seed 0
     """
     if version:

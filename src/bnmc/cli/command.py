@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from bnmc._support.text import Table, dumps, entry
-from bnmc.cli.options import OPTIONS, seed_of
+from bnmc.cli.options import OPTIONS, require_commas, seed_of
 from bnmc.cli.statuses import INTERRUPTED, OK
 
 _Value = TypeVar("_Value")
@@ -34,10 +34,11 @@ class Report(NamedTuple):
 
     Attributes
     ----------
-    document : dict
+    document : dict, or callable that returns one
         For ``--json``.
-    text : sequence of object
-        Printed one below the other; a `Table` has lines and colours on a terminal.
+    text : iterable of object
+        Printed one below the other, each as soon as it is there; a `Table` has lines and colours
+        on a terminal.
     draw : callable, optional
         Returns the Matplotlib figure or axes for ``--plot``.
     status : int
@@ -49,8 +50,8 @@ class Report(NamedTuple):
         run.
     """
 
-    document: Mapping[str, Any]
-    text: Sequence[object]
+    document: Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+    text: Iterable[object]
     draw: Callable[[], Any] | None = None
     status: int = OK
     files: Mapping[Path, Callable[[Path], None]] = {}
@@ -58,23 +59,21 @@ class Report(NamedTuple):
 
 
 class Command(TyperCommand):
-    """A command whose option ``--json`` takes a file or no value; without a file it prints.
-
-    Several numbers after ``--widths`` are one value, with commas.
-    """
+    """A command whose option ``--json`` takes a file or no value; without a file it prints."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Replace ``--json`` by ``--json -`` if the next argument is not the name of a file."""
-        if "--widths" in args:
-            first = args.index("--widths") + 1
-            numbers = list(itertools.takewhile(str.isdecimal, args[first:]))
-            args[first : first + len(numbers)] = [",".join(numbers)] * bool(numbers)
         for index in reversed([k for k, argument in enumerate(args) if argument == "--json"]):
             following = args[index + 1] if index + 1 < len(args) else ""
             is_file = following == _STANDARD_OUTPUT or Path(following).suffix[1:].isalnum()
             if following.startswith("--") or not is_file:
                 args.insert(index + 1, _STANDARD_OUTPUT)
-        return super().parse_args(ctx, args)
+        require_commas(self.params, args, spaces=False)
+        try:
+            return super().parse_args(ctx, list(args))
+        except Exception:
+            require_commas(self.params, args, spaces=True)
+            raise
 
 
 def command(
@@ -308,12 +307,17 @@ def _publish(
     facts = {name: value for name, value in facts.items() if name != "command"}
     facts = {} if report.repeat is None else {**facts, **report.repeat}
     prints_json = as_json == _STANDARD_OUTPUT
-    document = "" if as_json is None else dumps({**head, **facts, **report.document})
+
+    def document() -> str:
+        content = report.document() if callable(report.document) else report.document
+        return dumps({**head, **facts, **content})
+
     draw = report.draw
     files = dict(report.files)
     if as_json is not None and not prints_json:
-        text = document + "\n"
-        files[Path(as_json)] = _replacing(lambda path: path.write_text(text, encoding="utf-8"))
+        files[Path(as_json)] = _replacing(
+            lambda path: path.write_text(f"{document()}\n", encoding="utf-8")
+        )
     if plot is not None and draw is not None:
         files[plot] = _replacing(lambda path: draw().figure.savefig(path))
 
@@ -322,7 +326,7 @@ def _publish(
         if not prints_json:
             _show([f"{'picture' if path == plot else 'data'}: {path}"])
 
-    shown = [document] if prints_json else [*report.text, *_repetition(facts)]
+    shown = [document()] if prints_json else itertools.chain(report.text, _repetition(facts))
     failures: list[Exception] = []
     for step in (partial(_show, shown), *(partial(write, *item) for item in files.items())):
         try:
@@ -354,7 +358,7 @@ def _replacing(write: Callable[[Path], object]) -> Callable[[Path], None]:
     return replace
 
 
-def _show(parts: Sequence[object]) -> None:
+def _show(parts: Iterable[object]) -> None:
     """Print texts and tables, one below the other."""
     for part in parts:
         if isinstance(part, Table) and sys.stdout.isatty():
@@ -363,7 +367,7 @@ def _show(parts: Sequence[object]) -> None:
             import_extra("rich.console", "cli").Console().print(part)
         else:
             print(part)
-    sys.stdout.flush()
+        sys.stdout.flush()
 
 
 def _text(value: Any) -> str:

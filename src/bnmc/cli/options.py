@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,7 +79,7 @@ OPTIONS: dict[str, _Option] = {
         "Number of threads; results do not depend on it. Default: all processors.",
     ),
     "hours": _option(
-        float, 1.0, "Longest duration allowed; a longer forecast raises an error."
+        float, 1.0, "Longest duration allowed, in hours; a longer forecast raises an error."
     ),
     "store": _option(
         Path | None, None,
@@ -101,11 +103,46 @@ OPTIONS: dict[str, _Option] = {
     ),
     "progress": _option(
         bool | None, None,
-        "Progress on standard error: a bar on a terminal, lines elsewhere. Default: on a terminal, "
-        "and with --store or --full.",
+        "Progress on standard error: a bar on a terminal, lines elsewhere. Default: on a terminal; "
+        "also with --store or --full, if the command has them.",
         "--progress/--no-progress", show_default=False,
     ),
 }  # fmt: skip
+
+
+#: The end of the word for the value of an option that takes several, separated by commas.
+_SEVERAL = ",…"
+
+
+def require_commas(parameters: Iterable[Any], arguments: list[str], *, spaces: bool) -> None:
+    """Raise if the values of an option are divided: among its repetitions, or by `spaces`."""
+    # "--norm=batch" is "--norm", "batch".
+    words = list(chain.from_iterable(word.split("=", word[:2] == "--") for word in arguments))
+    for parameter in parameters:
+        if (parameter.metavar or "").endswith(_SEVERAL):
+            option = parameter.opts[-1]
+            after = [words[place + 1 :] for place, word in enumerate(words) if word == option]
+            lists = [_values_in(rest) if spaces else rest[:1] for rest in after]
+            for values in lists if parameter.multiple else [[*chain.from_iterable(lists)]]:
+                if len(values) > 1:
+                    from bnmc.errors import ArgumentError  # imports NumPy
+
+                    name, hint = option.strip("-"), f"{option} {','.join(values)}"
+                    allowed = "one list, separated by commas"
+                    raise ArgumentError(name, " ".join(values), allowed, hint)
+
+
+def _values_in(words: list[str]) -> list[str]:
+    """Return the first words of a command line that are values: until an option, or numbers."""
+    values = [word.strip(",") for word in takewhile(lambda word: word[:1] != "-", words)]
+    if values and values[0].isdecimal():  # the next word may be an argument of the command
+        return list(takewhile(str.isdecimal, values))
+    return values
+
+
+def names(text: str) -> list[str]:
+    """Return the names of an option, separated by commas."""
+    return [name.strip() for name in text.split(",")]
 
 
 def integers(name: str, text: str) -> list[int]:

@@ -108,7 +108,7 @@ def parsed(sizes: type[tuple[Any, ...]], texts: Iterable[str]) -> dict[str, Any]
     UnknownNameError
         If a name is that of no size.
     ArgumentError, ArgumentTypeError
-        If a text has no equals sign, or a size does not take the value.
+        If a text has no equals sign, a size occurs twice, or it does not take the value.
     """
     kinds, values = _kinds(sizes), {}
     for text in texts:
@@ -116,6 +116,8 @@ def parsed(sizes: type[tuple[Any, ...]], texts: Iterable[str]) -> dict[str, Any]
         if not sign:
             raise ArgumentError("set", text, "a size and its value", "for example width=500")
         kind = kinds[_name("set", name, kinds)]
+        if name in values:
+            raise ArgumentError("set", text, "each size once, with all its values")
         values[name] = _checked(name, _parsed(content, kind, _SEPARATORS), kind)
     return values
 

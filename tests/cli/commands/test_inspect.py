@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import subprocess
 import sys
 
 import numpy as np
@@ -234,7 +235,7 @@ def test_an_announcement_changes_no_bit(document_of):
 def test_widths_beyond_memory(document_of, printed):
     """A layer of the largest width has 40 GB of weights."""
     widths = "inspect own_models:wide --input x.npy --labels y.npy --seed 5 --widths"
-    document = document_of(f"{widths} 8 100000")
+    document = document_of(f"{widths} 8,100000")
     narrow, wide = document["rows"]
     assert (document["input"], narrow["width"], wide["width"]) == ([12, 6], 8, 100_000)
     assert [row["layout"] for row in wide["rows"]] == ["12 samples × 100000 features"] * 3
@@ -247,7 +248,6 @@ def test_widths_beyond_memory(document_of, printed):
     torch.manual_seed(5)
     expected = bnmc.torch.measure(factory, X, labels=Y).to_dict()
     assert narrow == {"width": 8, **json.loads(dumps(expected))}
-    assert document_of(f"{widths} 8,16") == document_of(f"{widths} 8 16")
     lines = printed(f"{widths} 8 --layers 1").splitlines()
     last = expected["rows"][1]
     shown = [last[name] for name in ("soft_rank", "orthogonality_gap", "mean_correlation")]
@@ -272,10 +272,13 @@ def test_widths_beyond_memory(document_of, printed):
         (f"{FACTORY} --labels x.csv", "labels (by its suffix)"),
         (f"{FACTORY} --loss squared", "labels: got None"),
         (f"{FACTORY} --layers 99,1", "layers: got '99'"),
-        (f"{MODEL} --widths 8 16", "a function of the width"),
+        (f"{MODEL} --widths 8,16", "a function of the width"),
+        (f"{FACTORY} --widths 8 16", "one list, separated by commas (--widths 8,16)"),
+        ("inspect --widths 8 16 own_models:wide --input x.npy", "(--widths 8,16)"),
+        (f"{FACTORY} --layers 0 --layers=3", "layers: got '0 3', allowed: one list"),
         (f"{FACTORY} --widths 8", "TypeError"),
         ("inspect own_models:wide --input x.npy --widths 8,a", "integers, separated by commas"),
-        ("inspect own_models:wide --input x.npy --widths 8 0", "widths: got 0"),
+        ("inspect own_models:wide --input x.npy --widths 8,0", "widths: got 0"),
     ],
 )
 def test_what_is_not_allowed(refusal, line, said):
@@ -286,6 +289,36 @@ def test_prints_of_a_model_go_to_standard_error(run):
     status, out, err = run("inspect own_models:talking --input x.npy --seed 5 --json")
     assert (status, json.loads(out)["seed"]) == (0, 5)
     assert {*err.split()} == {"factory", "forward"}
+    status, out, err = run("inspect own_models:talking --input x.npy --seed 5")
+    assert (status, {*err.split()}) == (0, {"factory", "forward"})
+    assert "forward" not in out.splitlines()
+
+
+def test_the_verdict_is_printed_before_random_networks_run(monkeypatch, run, capsys):
+    def interrupted(*_):
+        assert next(measured(layers=["0"]).parts()) in capsys.readouterr().out
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prediction.Prediction, "table", interrupted)
+    status, out, err = run(f"{FACTORY} --labels y.npy --layers 0")
+    assert (status, out, err) == (130, "", "bnmc: interrupted\n")
+
+
+def test_a_terminal_says_at_once_what_is_loaded(monkeypatch, run):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    line = "bnmc: inspect: loading PyTorch and the module own_models\n"
+    assert run(FACTORY)[2] == line
+    assert run(f"{FACTORY} --no-progress")[2] == ""
+
+
+def test_a_missing_file_is_named_before_pytorch_is_imported(tmp_path):
+    code = "import sys; from bnmc import cli; print(cli.main(), 'torch' in sys.modules)"
+    words = ["inspect", "own_models:factory", "--input", "x.npy", "--labels", "gone.npy"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout == "2 False\n"
+    assert done.stderr == "bnmc: error: gone.npy: No such file or directory\n"
 
 
 def test_a_model_that_the_import_draws_has_the_seed(document_of):

@@ -12,6 +12,7 @@ import typer
 
 from bnmc._support.text import Table
 from bnmc.cli.command import Command, Report, command
+from bnmc.cli.options import names
 
 if TYPE_CHECKING:
     from bnmc.experiments import Experiment
@@ -109,8 +110,9 @@ def figure(
         Print the names of the figures, with descriptions.
     full
         Use the sizes of the paper (minutes to days) instead of small ones (seconds).
-    set_ : SIZE=VALUE
-        Size that differs, for example width=500 or activations=relu,tanh. May be repeated.
+    set_ : SIZE=VALUE,…
+        Size that differs, for example width=500, or several values, separated by commas:
+        activations=relu,tanh. Repeat --set for further sizes.
         bnmc figure NAME --help lists the sizes of a figure.
     seed
         Seed of the random numbers, or the printed key of a run.
@@ -132,7 +134,7 @@ def figure(
         rows = [{"name": name, "description": text} for name, text in _names("")]
         return Report({"rows": rows}, [_list()], repeat=None)
     if name is None:
-        raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
+        raise ArgumentError("name", None, "a figure", "bnmc figure --list prints their names")
     sizes = parsed(type(sizes_of(name)[0]), set_) if set_ else {}
     begun = time.perf_counter()
     result = experiments.run(
@@ -166,7 +168,7 @@ def compare_norms(
     batch: int = 8,
     depth: int = 30,
     chains: int = 8,
-    norm: list[str] | None = None,
+    norm: str | None = None,
     *,
     seed: int,
     threads: int | None,
@@ -180,7 +182,7 @@ def compare_norms(
 
     Example: bnmc compare-norms --activation tanh --depth 50 --plot norms.png
 
-    Example: bnmc compare-norms --norm batch --norm layer --width 1000 --seed 0 --json
+    Example: bnmc compare-norms --norm batch,layer --width 1000 --seed 0 --json
 
     Parameters
     ----------
@@ -188,9 +190,9 @@ def compare_norms(
         Number of layers, at least 4.
     chains
         Number of networks per norm, at least 2.
-    norm : NAME
-        Normalization as in bnmc simulate; repeat the option for several. Default: batch,
-        layer, rms, group(8) and none.
+    norm : NAME,NAME,…
+        Normalizations as in bnmc simulate, separated by commas. Default: batch, layer, rms,
+        group(8) and none.
     """
     from bnmc._support.arguments import integer
     from bnmc.experiments.beyond import norms
@@ -198,9 +200,9 @@ def compare_norms(
     batch, chains = integer("batch", batch, low=3), integer("chains", chains, low=2)
     return _report_of(
         norms(
-            norms=tuple(dict.fromkeys(norm)) if norm else None, activation=activation, width=width,
-            batch=batch, depth=depth, chains=chains, rng=seed, progress=progress,
-            threads=threads,
+            norms=None if norm is None else tuple(dict.fromkeys(names(norm))),
+            activation=activation, width=width, batch=batch, depth=depth, chains=chains, rng=seed,
+            progress=progress, threads=threads,
         )
     )  # fmt: skip
 

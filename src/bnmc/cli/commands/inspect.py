@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnmc._support.text import Table
+from bnmc._support.text import Table, wrapped
 from bnmc.cli.command import Report, command
 from bnmc.cli.forecast import Progress
-from bnmc.cli.options import integers
+from bnmc.cli.options import integers, names
 
 if TYPE_CHECKING:
     from bnmc.torch.representations import FloatArray
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Random networks beside a model, and their seconds, at most.
 _RANDOM_NETWORKS, _RANDOM_SECONDS = 200, 10.0
+
+#: What names a model.
+_MODEL = "MODULE:NAME of a torch.nn.Module, or of a function that returns one"
 
 #: Suffixes of files of PyTorch.
 _TENSORS = (".pt", ".pth")
@@ -81,7 +84,7 @@ def inspect(
     (bnmc.torch.implicit_), so models may be wider than memory. The first table has one line per
     width, with the numbers of the last layer; verdict, tables and picture of the last width follow.
 
-    Example: bnmc inspect models:mlp --input batch.npy --widths 512 4096 65536
+    Example: bnmc inspect models:mlp --input batch.npy --widths 512,4096,65536
 
     Parameters
     ----------
@@ -92,8 +95,8 @@ def inspect(
     loss : NAME
         Loss: cross-entropy or squared. Default: cross-entropy of integer labels, squared of
         others.
-    layers : NAMES
-        Names of modules to measure, separated by commas. Default: its blocks.
+    layers : NAME,NAME,…
+        Modules to measure, separated by commas. Default: the blocks of the model.
     networks
         Number of networks, each with new random parameters.
     view : NAME
@@ -105,24 +108,31 @@ def inspect(
         train, and cures of the weights; all in memory.
     weights : FILE
         Parameters of the model in a .pt file with a state_dict, which is read without running code.
-    widths : N N …
-        Widths that the factory takes, separated by spaces or commas.
+    widths : N,N,…
+        Widths that the factory takes, separated by commas.
     cosines
         Smallest, mean and largest cosine of two samples after each layer; with labels, also of the
         gradients of the losses of two samples, for each parameter.
     """
     from bnmc._support.extras import import_extra
-    from bnmc.torch import measure
-    from bnmc.torch.representations import layout
-    from bnmc.torch.widths import as_widths, at_width
+    from bnmc._support.progress import waiting
 
-    torch: Any = import_extra("torch", "torch")
-    states = _array("input", input_)
-    targets = None if labels is None else _array("labels", labels)
-    torch.manual_seed(seed)  # the import may draw a model
+    module, _ = _parts_of(model)
     sizes = [] if widths is None else integers("widths", widths)
+    loading = f"inspect: loading PyTorch and the module {module}"
+    with waiting(loading, progress=progress, at_once=sys.stderr.isatty()):
+        states = _array("input", input_)  # before PyTorch is imported, which takes seconds
+        targets = None if labels is None else _array("labels", labels)
+        from bnmc.torch import measure
+        from bnmc.torch.representations import layout
+        from bnmc.torch.widths import as_widths, at_width
+
+        torch: Any = import_extra("torch", "torch")
+        torch.manual_seed(seed)  # the import may draw a model
+        with _code_of_the_user(model):
+            factory = _factory(model, eval_, weights)
+    results: list[Measurement] = []
     with _code_of_the_user(model):
-        factory, results = _factory(model, eval_, weights), []
         if sizes:
             as_widths(factory, sizes)
         for made in [at_width(factory, size) for size in sizes] or [factory]:
@@ -133,24 +143,40 @@ def inspect(
             results.append(
                 measure(
                     made, states, labels=targets, loss=loss, networks=networks, view=view,
-                    tries=tries, layers=None if layers is None else layers.split(","),
+                    tries=tries, layers=None if layers is None else names(layers),
                     cosines=cosines and labels is not None,
                 )
             )  # fmt: skip
     head = f"input: {layout(states.shape, states.ndim > 3)}"
-    document: dict[str, Any] = {"input": list(states.shape)}
+    facts: dict[str, Any] = {"input": list(states.shape)}
     pairs = [_cosines(result) if cosines else {} for result in results]
-    last = [_with_options(str(results[-1])), *_tables_of(pairs[-1])]
-    if not sizes:
-        whole = results[0].to_dict()
-        whole["verdict"] = _with_options(whole["verdict"])
-        return Report(document | whole | pairs[0], [head, *last], results[0].plot)
-    rows = [
-        {"width": size, **result.to_dict(), **of_pairs}
-        for size, result, of_pairs in zip(sizes, results, pairs, strict=True)
-    ]
-    text = [head, _by_width(rows), f"\nwidth {sizes[-1]}:", *last]
-    return Report(document | {"rows": rows}, text, results[-1].plot)
+    last = results[-1]
+
+    def document() -> dict[str, Any]:
+        with _code_of_the_user(model):
+            wholes = [result.to_dict() for result in results]
+        if not sizes:
+            verdict = _with_options(last.verdict)
+            return facts | wholes[0] | {"verdict": verdict} | pairs[0]
+        rows = zip(sizes, wholes, pairs, strict=True)
+        return facts | {"rows": [{"width": size, **row, **more} for size, row, more in rows]}
+
+    def text() -> Iterator[object]:
+        yield head
+        if sizes:
+            yield _by_width(sizes, results)
+            yield f"\nwidth {sizes[-1]}:"
+        parts, verdict = last.parts(), _with_options(last.verdict)
+        first = next(parts)
+        yield first if verdict == last.verdict else f"{wrapped(verdict)}\n"
+        yield next(parts)
+        running = "inspect: random networks of these layers run, for the last table"
+        with waiting(running, progress=progress), _code_of_the_user(model):
+            rest = list(parts)
+        yield from rest
+        yield from _tables_of(pairs[-1])
+
+    return Report(document, text(), last.plot)
 
 
 def _announce(
@@ -181,17 +207,13 @@ def _announce(
         announce("inspect", duration, why)
 
 
-def _with_options(text: str) -> str:
-    """Return a text that begins with a verdict, which names the option for what it lacks."""
-    from bnmc._support.text import wrapped
+def _with_options(verdict: str) -> str:
+    """Return a verdict that names the option for what it lacks."""
     from bnmc.torch.outlook import NO_LOSS
 
-    verdict, *tables = text.split("\n\n", 1)
-    sentences = " ".join(verdict.split())
-    if not sentences.endswith(NO_LOSS):
-        return text
-    sentences = f"{sentences.removesuffix(NO_LOSS)}Add --labels FILE for an outlook."
-    return "\n\n".join([wrapped(sentences), *tables]) if tables else sentences
+    if not verdict.endswith(NO_LOSS):
+        return verdict
+    return f"{verdict.removesuffix(NO_LOSS)}Add --labels FILE for an outlook."
 
 
 def _array(name: str, path: Path) -> Any:
@@ -212,9 +234,9 @@ def _loaded(name: str, path: Path) -> Any:
     from bnmc._support.extras import import_extra
     from bnmc.errors import ArgumentError
 
-    torch: Any = import_extra("torch", "torch")
     with path.open("rb"):
         pass  # so that an error of the operating system is not reported as damage
+    torch: Any = import_extra("torch", "torch")
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # damaged files raise anything
@@ -263,23 +285,33 @@ def _tables_of(pairs: dict[str, list[dict[str, Any]]]) -> Iterator[object]:
         yield from left_out(len(rows), f"{next(iter(rows[0]))}s")
 
 
-def _by_width(rows: list[dict[str, Any]]) -> Table:
+def _by_width(sizes: Sequence[int], results: Sequence[Measurement]) -> Table:
     """Return a table of the numbers of the last layer, a line for each width."""
-    names = [name for name in _OF_LAST if rows[0]["rows"][-1].get(name) is not None]
-    cells = [
-        [str(row["width"]), *(f"{row['rows'][-1][name]:.5g}" for name in names)] for row in rows
-    ]
-    return Table(["width", *(_OF_LAST[name] for name in names)], cells, ">")
+    columns = {
+        head: [f"{getattr(result, name)[:, -1].mean():.5g}" for result in results]
+        for name, head in _OF_LAST.items()
+        if getattr(results[0], name) is not None
+    }
+    columns = {head: cells for head, cells in columns.items() if cells[0] != "nan"}
+    rows = [list(cells) for cells in zip(map(str, sizes), *columns.values(), strict=True)]
+    return Table(["width", *columns], rows, ">")
+
+
+def _parts_of(model: str) -> tuple[str, str]:
+    """Return the names of the module and of the model in it."""
+    from bnmc.errors import ArgumentError
+
+    module, _, name = model.partition(":")
+    if not (module and name):
+        raise ArgumentError("model", model, _MODEL)
+    return module, name
 
 
 def _factory(text: str, evaluate: bool, weights: Path | None) -> Any:
     """Return a factory of the model that ``module:name`` names, with the weights of a file."""
     from bnmc.errors import ArgumentError, ArgumentTypeError
 
-    allowed = "MODULE:NAME of a torch.nn.Module, or of a function that returns one"
-    module_name, colon, name = text.partition(":")
-    if not (module_name and colon and name):
-        raise ArgumentError("model", text, allowed)
+    allowed, (module_name, name) = _MODEL, _parts_of(text)
     with _current_folder_first():
         try:
             value: Any = importlib.import_module(module_name)

@@ -6,17 +6,26 @@ import math
 from typing import Any
 
 from bnmc.cli.command import Report, command, table_of
-from bnmc.cli.options import integers
+from bnmc.cli.options import integers, names
 
-#: The name of `backward_rate` in tables.
-_BACKWARD_RATE = "squared gradient norm, growth per layer"
+#: Names in tables that have a unit, or differ from the attribute.
+_NAMES = {
+    "rate": "rate per layer",
+    "timescale": "timescale in layers",
+    "backward_rate": "squared gradient norm, growth per layer",
+    "cross_batch_rate": "cross batch rate per layer",
+    "variance_depth": "variance depth in layers",
+    "correlation_depth": "correlation depth in layers",
+    "gradient_depth": "gradient depth in layers",
+}
 
 
 @command()
 def fixed_point(
     batch: int,
     activation: str,
-    norm: str,
+    norm: str = "batch",
+    *,
     gain: float | None,
     width: int | None = None,
 ) -> Report:
@@ -28,6 +37,8 @@ def fixed_point(
 
     Parameters
     ----------
+    norm : NAME
+        Normalization: batch or batch-uncentred; bnmc phase takes others.
     width
         Number of neurons per layer, for the predicted distance at finite width. Default: no
         prediction.
@@ -46,7 +57,7 @@ def fixed_point(
     chosen = {"batch": batch, "activation": activation, "norm": norm, "gain": chain.gain}
     if width is not None:
         chosen = {"width": width, **chosen}
-    names = {"backward_rate": _BACKWARD_RATE}
+    names = dict(_NAMES)
     if norm == "batch":
         names["eigenvalues"] = "eigenvalues λ_L, λ_M"
     # A number below the error is a rounding error of 0.
@@ -108,25 +119,27 @@ def width(
 
 @command(plot=True)
 def stability(
-    norm: str,
-    activation: list[str] | None = None,
+    activation: str = "relu,tanh,silu",
     batches: str = "3,4,5,8,12,16,24,32,48,64",
+    norm: str = "batch",
 ) -> Report:
     """Compute the batch sizes with a stable fixed point.
 
-    Example: bnmc stability --activation silu --activation relu --batches 8,16,32,64
+    Example: bnmc stability --activation silu,relu --batches 8,16,32,64
 
     Parameters
     ----------
-    activation : NAME
-        Activation; repeat the option for several. Default: relu, tanh and silu.
+    activation : NAME,NAME,…
+        Activations, separated by commas.
     batches : N,N,…
         Batch sizes, separated by commas.
+    norm : NAME
+        Normalization: batch or batch-uncentred.
     """
     from bnmc.mean_field import atlas, plot_stability
 
     sizes = integers("batches", batches)
-    entries = atlas(activation or ["relu", "tanh", "silu"], sizes, norm=norm)
+    entries = atlas(names(activation), sizes, norm=norm)
     document = {"chain": {"norm": norm}, "rows": [entry.to_dict() for entry in entries]}
     return Report(
         document, ["\n\n".join(entry.table() for entry in entries)], lambda: plot_stability(entries)
@@ -176,6 +189,4 @@ def phase(
         f'{activation}, norm "{norm}", weight variance {weight_variance:g}, bias variance '
         f"{bias_variance:g}: mean field\n"
     )
-    return Report(
-        {"chain": chosen, **facts}, [head, table_of(facts, names={"backward_rate": _BACKWARD_RATE})]
-    )
+    return Report({"chain": chosen, **facts}, [head, table_of(facts, names=_NAMES)])

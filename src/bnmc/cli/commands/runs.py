@@ -85,8 +85,9 @@ def simulate(
         Multiply the input by a Gaussian matrix (width × features, variance 1/features) even
         if its number of features equals the width. Digits, and inputs with another number
         of features, are always multiplied by it.
-    width : N[,N…]
-        Number of neurons per layer; or the number of features, and the widths of layers 1, 2, ….
+    width : N,N,…
+        Number of neurons per layer; or the number of features and the widths of layers 1, 2, …,
+        separated by commas.
     chains
         Number of independent networks.
     depth
@@ -95,7 +96,7 @@ def simulate(
         Number of layers between recorded layers.
     output : FILE, -o
         File (.npz, .nc or .zarr) for all recorded layers, with their Gram matrices.
-    store : FILE
+    store : FOLDER
         Folder (.zarr) for finished parts. After an interruption, the same command resumes.
     """
     from bnmc._support.text import plain

@@ -55,13 +55,13 @@ def certify(
         Your upper bound of the probability that a pair meets after the horizon. 0 extends
         the bound to the stationary law. Default: none.
     distance
-        Distance of which the first line has the layer.
+        Total-variation distance; the first line has the layer from which it is not exceeded.
     """
     from bnmc._support.arguments import real
     from bnmc.mixing import tv_bound
     from bnmc.plot.axes import about_chain
 
-    distance = real("distance", distance, above=0.0)
+    distance = real("distance", distance, above=0.0, below=1.0)
     expected = forecast(chain)
     seconds = expected.certificate(chains, lag)
     with announced("certify", expected, seconds, hours, threads, progress) as workers:
@@ -77,7 +77,9 @@ def certify(
         return axes
 
     text = f"{chain}, from independent Gaussian samples\n{bound.text(distance)}"
-    return Report({"chain": chain, **bound.to_dict()}, [text], draw)
+    layer = None if bound.unmet else bound.layers_to(distance)
+    document = {"chain": chain, "distance": {"at_most": distance, "layer": layer}}
+    return Report({**document, **bound.to_dict()}, [text], draw)
 
 
 @command("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
