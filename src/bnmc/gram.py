@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, instance, integer, real, result_array
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc._support.linalg import (
     SLACK,
     binary_scale,
@@ -614,4 +614,4 @@ def _require_same_matrix(name: str, shape: tuple[int, ...], other: tuple[int, ..
     _require_broadcast(name, shape, other)
 
 
-ignore_underflow(__name__)
+make_public(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc._support.arithmetic import StandardArithmetic, ignore_underflow
+from bnmc._support.arithmetic import StandardArithmetic, make_public
 from bnmc.experiments.runs import Run
 
 torch = pytest.importorskip("torch")
@@ -76,7 +76,7 @@ def test_runs_have_the_same_bits_where_small_numbers_are_flushed(threads):
 
 MODULE = """
 import functools, numpy as np
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 
 __all__ = ["later", "squared"]
 
@@ -103,11 +103,11 @@ class Kind:
     def alone(x):
         return x * x
 
-ignore_underflow(__name__)
+make_public(__name__)
 """
 
 
-def test_functions_and_classes_ignore_underflow(monkeypatch):
+def test_functions_and_classes_make_public(monkeypatch):
     module = ModuleType("bnmc.made")
     monkeypatch.setitem(sys.modules, "bnmc.made", module)
     exec(MODULE, vars(module))
@@ -122,5 +122,5 @@ def test_functions_and_classes_ignore_underflow(monkeypatch):
     assert str(inspect.signature(module.squared)) == "(x, *, times=1)"
     assert pickle.loads(pickle.dumps(module.squared)) is module.squared
     once = module.squared
-    ignore_underflow("bnmc.made")
+    make_public("bnmc.made")
     assert module.squared is once

@@ -5,11 +5,12 @@ import re
 from operator import attrgetter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_public_api import MODULES, callables_of
 
 import bnmc
-from bnmc._support.keywords import RENAMED
+from bnmc._support.keywords import RENAMED, explains_keywords
 from bnmc.errors import ArgumentTypeError, PrecisionWarning
 
 CHAIN = bnmc.Chain(8, 3)
@@ -110,9 +111,52 @@ def test_sizes_and_accuracies_have_one_name_each():
     assert {name: taken for name, taken in names.items() if taken} == OTHER_SIZES
 
 
-def test_other_unknown_keywords_are_errors_of_python():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
-        bnmc.simulate(CHAIN, 2, colour=3)
+#: Kernels, whose calls Numba checks, figures, which have sizes, and modules of PyTorch.
+OTHERS = ("bnmc.kernels", "bnmc.experiments", "bnmc.torch.Implicit")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_unknown_keywords_of_all_public_functions_are_explained(module):
+    for name, function in callables_of(__import__(module, fromlist=["_"])):
+        other = inspect.isclass(function) and issubclass(function, (tuple, BaseException))
+        if other or f"{module}.{name}".startswith(OTHERS):
+            continue
+        kinds = {part.kind for part in inspect.signature(function).parameters.values()}
+        if inspect.Parameter.VAR_KEYWORD not in kinds:
+            with pytest.raises(ArgumentTypeError, match="^flavour: got 3, allowed: .* no argument"):
+                function(flavour=3)
+
+
+def test_near_names_are_suggested():
+    message = (
+        "chians: got 3, allowed: chains (simulate has no argument chians; did you mean chains?)"
+    )
+    with pytest.raises(ArgumentTypeError, match=f"^{re.escape(message)}$") as caught:
+        bnmc.simulate(CHAIN, 2, chians=3)
+    assert caught.value.__suppress_context__
+    assert len(caught.traceback) <= 4
+    with pytest.raises(ArgumentTypeError, match="^dpth: got 3, allowed: depth"):
+        bnmc.infinite_width.ntk(CHAIN, np.eye(3), dpth=3)
+
+
+def test_a_call_with_a_wrong_number_of_arguments_is_shown():
+    with pytest.raises(
+        TypeError, match=r"given; call simulate\(chain, depth=…, chains=…, .*, …\)$"
+    ):
+        bnmc.simulate(CHAIN, 2, 3)
+    with pytest.raises(
+        TypeError, match=r"'batch'; call Chain\(width, batch, activation=…, .*, …\)$"
+    ):
+        bnmc.Chain(8)
+
+
+def test_errors_of_the_function_itself_stay():
+    @explains_keywords
+    def draw(rng=None):
+        return rng()
+
+    with pytest.raises(TypeError, match="^'int' object is not callable$"):
+        draw(rng=3)
 
 
 def test_signatures_and_names_stay():

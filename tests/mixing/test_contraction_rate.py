@@ -153,6 +153,14 @@ def test_pairs_that_are_not_near_in_time(max_layers):
         contraction(chain, chains=4, rng=0, max_layers=max_layers)
 
 
+def test_an_unstable_fixed_point_is_named_before_what_the_pairs_did():
+    chain = bnmc.Chain(200, 64, "gelu")
+    rate = bnmc.MeanField(chain).fixed_point().rate
+    message = rf"^the fixed point is unstable \(rate {rate:.4g} .* run, 2 of 2 pairs do not"
+    with pytest.raises(NotMixing, match=message):
+        contraction(chain, chains=2, rng=0, max_layers=5)
+
+
 # --- two inputs of one network
 
 RNG = np.random.default_rng(0)

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bnmc._support.keywords import explain, explain_calls
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Bytes that suffice for the `fenv_t` of every C library.
@@ -58,12 +60,14 @@ def _functions() -> tuple[Any, Any, Any] | None:
 _FUNCTIONS = _functions()
 
 
-def ignore_underflow(module: str, *names: str) -> None:
-    """Let public functions and classes ignore underflow, as NumPy does by default.
+def make_public(module: str, *names: str) -> None:
+    """Let public functions and classes ignore underflow, and explain calls that do not fit.
 
     Under `np.errstate(under="raise")` of the caller, numbers that are rounded to 0 would end the
     functions of NumPy.  Nothing else depends on the error state: no function of this package
     divides by zero, overflows or makes NaN without a context that allows it.
+
+    The error of a call that does not fit the signature says what to write: see `keywords.py`.
 
     Parameters
     ----------
@@ -108,6 +112,7 @@ def _ignore_in(kind: type) -> None:
     for name, member in list(vars(kind).items()):
         if name in computing or not name.startswith("_"):
             setattr(kind, name, _ignoring_member(member))
+    explain_calls(kind)
 
 
 def ignoring(function: _Function) -> _Function:
@@ -119,7 +124,11 @@ def ignoring(function: _Function) -> _Function:
     def without_underflow(*arguments: Any, **options: Any) -> Any:
         __tracebackhide__ = True  # pytest shows failures of assertions at the caller's line
         with np.errstate(under="ignore"):
-            return function(*arguments, **options)
+            try:
+                return function(*arguments, **options)
+            except TypeError as error:
+                explain(error, function, options)
+                raise
 
     _IGNORING.add(without_underflow)
     return without_underflow  # type: ignore[return-value]

@@ -1,7 +1,8 @@
-"""Keywords that other libraries, and earlier versions, use for an argument of ours."""
+"""Calls that do not fit a signature: misspelt keywords, those of other libraries, earlier ones."""
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
@@ -26,6 +27,9 @@ _KEYWORDS = {
     "norm": ("the name of a norm", "normalization"),
     "activation": ("a name or a function", "nonlinearity", "act"),
 }
+
+#: Arguments of a call that an error shows, at most.
+_SHOWN = 6
 
 #: Names that 0.3 changed: arguments of functions, attributes of classes, options of commands,
 #: and constructors, with the calls that replace them.
@@ -106,7 +110,10 @@ class NamesReplacements(type):
 
 
 def explains_keywords(function: _Function) -> _Function:
-    """Let the error of an unknown keyword name the argument that the caller may mean.
+    """Let the error of a call that does not fit the signature say what to write.
+
+    It names the argument that an unknown keyword may mean, or else all arguments.  If an argument
+    is missing, or there are too many, it has the call.
 
     Examples
     --------
@@ -120,25 +127,89 @@ def explains_keywords(function: _Function) -> _Function:
     bnmc.errors.ArgumentTypeError: seed: got 3, allowed: rng, a seed or a generator (draw has no
     argument seed)
     """
-    ours = inspect.signature(function).parameters
-    owner, earlier = function.__qualname__.removesuffix(".__init__"), renamed(function)
-    foreign = {
-        name: (argument, what)
-        for argument, (what, *names) in _KEYWORDS.items()
-        for name in names
-        if argument in ours and name not in ours
-    }
 
     @functools.wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
-        for name in options:
-            if name in earlier:
-                new = earlier[name]
-                raise ArgumentTypeError(name, options[name], new, f"`{name}` is now `{new}`")
-            if name in foreign:
-                argument, what = foreign[name]
-                hint = f"{owner} has no argument {name}"
-                raise ArgumentTypeError(name, options[name], f"{argument}, {what}", hint)
-        return function(*arguments, **options)
+        __tracebackhide__ = True  # pytest shows failures of assertions at the caller's line
+        try:
+            return function(*arguments, **options)
+        except TypeError as error:
+            explain(error, function, options)
+            raise
 
     return explained  # type: ignore[return-value]
+
+
+def explain_calls(*kinds: type) -> None:
+    """Let constructor and public methods of classes explain calls that do not fit.
+
+    Those that a class inherits, and those that have a wrapper, stay as they are.
+    """
+    for kind in kinds:
+        for name, member in list(vars(kind).items()):
+            function = getattr(member, "__func__", member)  # of a class method or a static one
+            public = name in ("__init__", "__call__") or not name.startswith("_")
+            if public and inspect.isfunction(function) and not hasattr(function, "__wrapped__"):
+                explained = explains_keywords(function)
+                setattr(kind, name, explained if function is member else type(member)(explained))
+
+
+def explain(error: TypeError, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Raise an error that says what to write, if `error` is of a call that does not fit.
+
+    Parameters
+    ----------
+    error : TypeError
+        As caught by the caller of `function`.
+    function : callable
+    options : dict
+        The keywords of the call.
+    """
+    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return  # the function began
+    require_known(function, options)
+    shown = [
+        name if part.default is part.empty else f"{name}=…"
+        for name, part in _parameters(function).items()
+        if part.kind not in (part.VAR_POSITIONAL, part.VAR_KEYWORD)
+    ]
+    more = ", …" if len(shown) > _SHOWN else ""
+    call = f"{_owner(function)}({', '.join(shown[:_SHOWN])}{more})"
+    raise TypeError(f"{error}; call {call}") from None
+
+
+def require_known(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Raise `ArgumentTypeError` for the first keyword that is no argument of a function."""
+    parameters = _parameters(function)
+    ours = [
+        name
+        for name, part in parameters.items()
+        if part.kind in (part.POSITIONAL_OR_KEYWORD, part.KEYWORD_ONLY)
+    ]
+    for name in options:
+        if name in parameters:
+            continue
+        if name in (earlier := renamed(function)):
+            new = earlier[name]
+            raise ArgumentTypeError(name, options[name], new, f"`{name}` is now `{new}`") from None
+        hint = f"{_owner(function)} has no argument {name}"
+        for argument, (what, *names) in _KEYWORDS.items():
+            if argument in ours and name in names:
+                allowed = f"{argument}, {what}"
+                raise ArgumentTypeError(name, options[name], allowed, hint) from None
+        if any(part.kind is part.VAR_KEYWORD for part in parameters.values()):
+            continue
+        near = difflib.get_close_matches(name, ours, 1)
+        hint += f"; did you mean {near[0]}?" if near else ""
+        allowed = ", ".join(near or ours) or "none"
+        raise ArgumentTypeError(name, options[name], allowed, hint) from None
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters that a caller writes."""
+    parameters = inspect.signature(function).parameters
+    return {name: part for name, part in parameters.items() if name not in ("self", "cls")}
+
+
+def _owner(function: Callable[..., Any]) -> str:
+    return function.__qualname__.removesuffix(".__init__")

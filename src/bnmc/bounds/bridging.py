@@ -60,7 +60,7 @@ import numpy as np
 
 from bnmc import gram
 from bnmc._support.arguments import Float64Array, Reals, broadcast, finite_array, real_numbers
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc._support.linalg import EPS, binary_scale, require_finite, rounding_unit
 from bnmc._support.text import Result
 from bnmc.bounds.activation_distortion import Distortion, distortion
@@ -1112,4 +1112,4 @@ def _inverse_square(t: Float64Array, factor: float | Float64Array = 1.0) -> _Res
     return np.where(above_one, factor / np.where(above_one, t, 1) ** 2, 1.0)[()]
 
 
-ignore_underflow(__name__)
+make_public(__name__)

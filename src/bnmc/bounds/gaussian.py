@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from bnmc import gram
 from bnmc._support.arguments import Float64Array, finite_array
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc._support.linalg import broadcast_covariances, require_regular, rounding_unit
 
 __all__ = ["spectral_deviation", "total_variation"]
@@ -125,4 +125,4 @@ def _deviation(S1: ArrayLike, S2: ArrayLike, rows: ArrayLike) -> tuple[Float64Ar
     return np.where(np.isfinite(deviation), deviation, np.inf)[()], count
 
 
-ignore_underflow(__name__)
+make_public(__name__)

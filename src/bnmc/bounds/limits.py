@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from bnmc._support.arguments import Float64Array, Reals, checked, integers, real_numbers
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 
 __all__ = ["arora_error", "du_residual", "du_width", "song_yang_width"]
 
@@ -165,4 +165,4 @@ def arora_error(
     return leading + factor * np.sqrt(log / n)
 
 
-ignore_underflow(__name__)
+make_public(__name__)

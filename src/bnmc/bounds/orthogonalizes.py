@@ -44,7 +44,7 @@ import numpy as np
 
 from bnmc._support import arguments
 from bnmc._support.arguments import Float64Array, Reals
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -550,4 +550,4 @@ def stationary_squared_distance(width: Reals, batch: Reals) -> Float64Array:
     return np.square(n) * stationary_squared_gap(d, n - 1)
 
 
-ignore_underflow(__name__)
+make_public(__name__)

@@ -47,7 +47,7 @@ import numpy as np
 from bnmc import gram
 from bnmc._support import arguments
 from bnmc._support.arguments import Float64Array, Reals
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -389,4 +389,4 @@ def _change(
     return np.square(gamma) * (2 * (d * d - norm) - 8 * (cubic - diagonal))
 
 
-ignore_underflow(__name__)
+make_public(__name__)

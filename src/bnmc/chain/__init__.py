@@ -6,10 +6,11 @@ Everything here is known before any random number is drawn.  The package may imp
 
 from __future__ import annotations
 
+from bnmc._support.keywords import explain_calls
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, Network, Residual
 from bnmc.chain.convolution import Convolution
-from bnmc.chain.norms import NORMS, Norm
+from bnmc.chain.norms import NORMS, GroupNorm, Norm
 from bnmc.chain.start import FirstLayer
 from bnmc.chain.weights import WEIGHTS, WeightLaw, WeightSampler
 
@@ -27,3 +28,5 @@ __all__ = [
     "WeightSampler",
     "as_activation",
 ]
+
+explain_calls(Activation, Chain, Convolution, FirstLayer, GroupNorm, Network, Residual)

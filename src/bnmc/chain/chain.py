@@ -18,7 +18,7 @@ from bnmc._kernels.scalar.codes import (
     NORM_IN_BRANCH,
 )
 from bnmc._support.arguments import choice, instance, integer, real
-from bnmc._support.keywords import NamesReplacements, explains_keywords
+from bnmc._support.keywords import NamesReplacements
 from bnmc._support.workers import received, sendable
 from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
@@ -141,7 +141,6 @@ class Chain(metaclass=NamesReplacements):
     normalization: Norm = field(init=False)
     _law: WeightLaw = field(init=False, compare=False)
 
-    @explains_keywords
     def __init__(
         self,
         width: int,

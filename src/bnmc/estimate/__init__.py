@@ -5,9 +5,9 @@ The package may import `_support` and `errors`. Read `estimate.py` first.
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.estimate.estimate import Estimate
 
 __all__ = ["Estimate"]
 
-ignore_underflow(__name__)
+make_public(__name__)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.gradients.backpropagation import backpropagate as backpropagate
 from bnmc.gradients.jacobian_result import Jacobian as Jacobian
 from bnmc.gradients.jacobians import jacobian
@@ -37,7 +37,7 @@ __all__ = [
 #: By name, the package above that has it: for callers outside of bnmc alone.
 _ABOVE = {"largest_rate": "bnmc.training"}
 
-ignore_underflow(__name__)
+make_public(__name__)
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,6 @@ from bnmc._support.arguments import Float64Array, choice, draw_key, integer, rea
 from bnmc._support.device_arrays import require_gpu
 from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting, with_forecast
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
@@ -39,7 +38,6 @@ from bnmc.simulation.starting import run_of
 from bnmc.simulation.store.parts import as_folder
 
 
-@explains_keywords
 def backpropagate(
     chain: Chain | Network,
     depth: int | None = None,

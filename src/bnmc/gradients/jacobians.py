@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import Float64Array, draw_key, integer
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
@@ -30,7 +29,6 @@ from bnmc.simulation.runs import Recorded, Run, number_of_projection
 from bnmc.simulation.starting import run_of
 
 
-@explains_keywords
 def jacobian(
     chain: Chain | Specification,
     depth: int | None = None,

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh_tridiagonal
 
 from bnmc._support.arguments import Float64Array, choice, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
@@ -80,7 +79,6 @@ class ExtremeSingularValues(Result):
         return Estimate.from_samples(self.squares, level=level, method=method)
 
 
-@explains_keywords
 def extreme_singular_values(
     chain: Chain | Network,
     depth: int | None = None,

@@ -17,7 +17,6 @@ from bnmc._support.arguments import (
     instance,
     integer,
 )
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
@@ -196,7 +195,6 @@ class TangentKernel(Kernels, Result):
         )
 
 
-@explains_keywords
 def tangent_kernel(
     chain: Chain | Network,
     depth: int | None = None,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.arguments import choice, items
+from bnmc._support.keywords import explains_keywords
 from bnmc.chain.activations import Activation, as_activation, require_derivative
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -79,6 +80,7 @@ class Warmup:
         return "\n".join([*lines, f"{'together':34} {self.seconds:8.2f} s"])
 
 
+@explains_keywords
 def warmup(
     *,
     dtypes: str | Iterable[str] = ("float64",),

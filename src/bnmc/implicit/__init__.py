@@ -10,9 +10,9 @@ The package may import `kernels` and lower levels.  Read `matrix.py` first.
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.implicit.matrix import GaussianMatrix, HaarMatrix, load
 
 __all__ = ["GaussianMatrix", "HaarMatrix", "load"]
 
-ignore_underflow(__name__)
+make_public(__name__)

@@ -23,7 +23,7 @@ width).
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.infinite_width.distances import Convergence as Convergence
 from bnmc.infinite_width.distances import convergence, logit_divergence
 from bnmc.infinite_width.kernels import nngp, ntk
@@ -54,4 +54,4 @@ __all__ = [
     "train_networks",
 ]
 
-ignore_underflow(__name__)
+make_public(__name__)

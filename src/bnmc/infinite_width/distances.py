@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from bnmc._support.arguments import draw_key, finite_array, integer, items
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
@@ -75,7 +74,6 @@ class Convergence(Curves, Result):
         ax.legend(fontsize="small")
 
 
-@explains_keywords
 def convergence(
     x: ArrayLike,
     depth: int,

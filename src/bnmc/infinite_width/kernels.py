@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
-from bnmc._support.keywords import explains_keywords
+from bnmc._support.keywords import explains_keywords, require_known
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.workers import Parallel
@@ -142,12 +142,12 @@ _BESIDE_CHAINS = (
 
 def _overloaded(function: Callable[..., Any]) -> _Kernel:
     """Return the function, which also takes a chain or a network in front of its arguments."""
-    parameters = signature(function)
+    parameters, alone = signature(function), explains_keywords(function)
 
     @wraps(function)
     def kernel(*arguments: Any, **options: Any) -> Any:
         if not (arguments and isinstance(arguments[0], Chain | ChainNetwork)):
-            return function(*arguments, **options)
+            return alone(*arguments, **options)
         chain, *further = arguments
         for name in _OF_CHAINS:
             if name in options:
@@ -158,6 +158,7 @@ def _overloaded(function: Callable[..., Any]) -> _Kernel:
         try:
             bound = parameters.bind(*further, **options)
         except TypeError as error:
+            require_known(function, options)
             call = f"{function.__name__}({type(chain).__name__.lower()}, x"
             call += ")" if isinstance(chain, ChainNetwork) else ", depth)"
             raise TypeError(f"{error}; call {call}, x of shape (features, samples)") from None
@@ -168,7 +169,7 @@ def _overloaded(function: Callable[..., Any]) -> _Kernel:
         given = {name: bound.arguments[name] for name in _BESIDE_CHAINS}
         return _of_chain(chain, tangent=function.__name__ == "ntk", **given)
 
-    return cast("_Kernel", explains_keywords(kernel))
+    return cast("_Kernel", kernel)
 
 
 @_overloaded

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from bnmc._support.arguments import choice, finite_array, generator, integer, integers, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
@@ -91,7 +90,6 @@ class NetworkTraining(Drawn, Result):
         ax.set(xlabel="step", ylabel="output: median, 90 % of the networks")
 
 
-@explains_keywords
 def train_networks(
     scaling: str | Scaling,
     x: ArrayLike,

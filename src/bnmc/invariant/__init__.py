@@ -8,7 +8,7 @@ about the law, and reports them beside distances without a test.
 from __future__ import annotations
 
 from bnmc._claims.claims import Claim as Claim
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.invariant.certified_sample import InvariantSample as InvariantSample
 from bnmc.invariant.certified_sample import sample
 from bnmc.invariant.claim_check import CheckReport as CheckReport
@@ -17,4 +17,4 @@ from bnmc.invariant.stationary_mean import expectation
 
 __all__ = ["check", "expectation", "sample"]
 
-ignore_underflow(__name__)
+make_public(__name__)

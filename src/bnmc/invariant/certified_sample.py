@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import Float64Array, draw_key, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
@@ -106,7 +105,6 @@ class InvariantSample(Result):
         return out
 
 
-@explains_keywords
 def sample(
     chain: Chain,
     chains: int,

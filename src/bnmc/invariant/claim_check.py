@@ -19,7 +19,6 @@ from bnmc._claims import claims
 from bnmc._claims.claims import Claim, Evidence
 from bnmc._claims.layer import COARSE, Layer, as_states, near_a_line, next_states, rounding_of
 from bnmc._support.arguments import Float64Array, draw_key, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import Result, first_of, plain, text_table, wrapped
@@ -174,7 +173,6 @@ def _cell(number: float | None, digits: int = 4) -> str:
     return "" if number is None else f"{number:.{digits}g}"
 
 
-@explains_keywords
 def check(
     chain: Chain,
     *,

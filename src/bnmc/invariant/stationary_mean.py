@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import Float64Array, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.workers import Parallel, sendable, shares_memory
 from bnmc.chain.chain import Chain
@@ -32,7 +31,6 @@ _LENGTH = 5
 _MOST_PAIRS = 64
 
 
-@explains_keywords
 def expectation(
     chain: Chain,
     f: str | Observable | Callable[[Float64Array], ArrayLike],

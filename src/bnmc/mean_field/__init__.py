@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.mean_field.blocks.block_fixed_point import BlockFixedPoint as BlockFixedPoint
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
@@ -88,4 +88,4 @@ else:  # so that type checkers still report unknown names
         return plot_stability
 
 
-ignore_underflow(__name__)
+make_public(__name__)

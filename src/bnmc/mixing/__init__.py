@@ -10,7 +10,7 @@ events.  The estimators that read a run stand on `observed.py`.
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.mixing.absorption import AbsorbingEvent as AbsorbingEvent
 from bnmc.mixing.autocorrelation_time import Autocorrelation as Autocorrelation
 from bnmc.mixing.autocorrelation_time import autocorrelation
@@ -41,4 +41,4 @@ __all__ = [
     "two_inputs",
 ]
 
-ignore_underflow(__name__)
+make_public(__name__)

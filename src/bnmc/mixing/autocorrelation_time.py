@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import Float64Array, real
 from bnmc._support.extras import import_extra
-from bnmc._support.keywords import explains_keywords
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, half_width, jackknife, with_student_interval
 from bnmc.mean_field.field import MeanField
@@ -81,7 +80,6 @@ class Autocorrelation(Curves, RateEstimate):
         return float(_arviz().mcse(self.values, method="mean"))
 
 
-@explains_keywords
 def autocorrelation(
     run: Trajectory | ArrayLike,
     observable: str | observed.Function | None = None,

@@ -14,7 +14,6 @@ import numpy as np
 
 from bnmc._support.arguments import Float64Array, choice, draw_key, integer, real
 from bnmc._support.interruption import Stop
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result, plain, text_table, wrapped
 from bnmc._support.workers import Parallel
@@ -170,7 +169,6 @@ class Comparison(Drawn, Result):
             ax.legend()
 
 
-@explains_keywords
 def compare(
     chain: Chain,
     *,

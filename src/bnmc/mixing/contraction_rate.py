@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
@@ -28,7 +27,7 @@ from bnmc.chain.needs import STATIONARY, require
 from bnmc.chain.start import FirstLayer, Start
 from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate, half_width
-from bnmc.mixing.coupling import CoupledPairs
+from bnmc.mixing.coupling import CoupledPairs, of_instability
 from bnmc.mixing.rate import RateEstimate, WithRate
 from bnmc.plot.drawn import Curves
 from bnmc.simulation.engine.pairs import APART, Pairs
@@ -81,7 +80,6 @@ class Contraction(Curves, WithRate):
         return np.arange(1, self.distance.shape[1] + 1)
 
 
-@explains_keywords
 def contraction(
     chain: Chain,
     *,
@@ -160,7 +158,7 @@ def contraction(
     distance, pivot = trace[..., 0], trace[..., 1]
     nearest = distance < _NEAREST
     if not nearest.any(axis=1).all():
-        raise _not_mixing(distance, pivot)
+        raise _not_mixing(chain, distance, pivot)
     # Later distances are rounding errors.
     last = nearest.argmax(axis=1)
     layers = np.arange(distance.shape[1])
@@ -208,7 +206,7 @@ def _approach(
     return np.concatenate(traces, axis=1)
 
 
-def _not_mixing(distance: Float64Array, pivot: Float64Array) -> NotMixing:
+def _not_mixing(chain: Chain, distance: Float64Array, pivot: Float64Array) -> NotMixing:
     """Return the error for pairs that do not approach each other."""
     apart = ~(distance < _NEAREST).any(axis=1)
     with np.errstate(divide="ignore"):
@@ -219,7 +217,7 @@ def _not_mixing(distance: Float64Array, pivot: Float64Array) -> NotMixing:
         f"{distance.shape[1]} layers: their distance changes by a factor of e^{exponent:.2g} per "
         f"layer, the least pivot of their Gram matrices by 10^{trend:.2g}"
     )
-    return NotMixing(reason, distance, exponent, trend)
+    return NotMixing(of_instability(chain) + reason, distance, exponent, trend)
 
 
 def _mean_slope(values: Float64Array) -> float:
@@ -271,7 +269,6 @@ class TwoInputs(Curves, Result):
     relative: Float64Array
 
 
-@explains_keywords
 def two_inputs(
     chain: Chain,
     x: ArrayLike,

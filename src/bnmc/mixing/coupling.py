@@ -418,11 +418,11 @@ def not_mixing(
             f"{unmet} of {count} pairs had not met after {max_layers} layers; driven by "
             f"the same normals they change their distance by e^{exponent:.2g} per layer"
         )
-    message = _of_instability(chain) + context.format(reason)
+    message = of_instability(chain) + context.format(reason)
     return errors.NotMixing(message, partial, exponent, trend)
 
 
-def _of_instability(chain: Chain) -> str:
+def of_instability(chain: Chain) -> str:
     """Return the beginning of a message; "" unless the mean field has an unstable fixed point."""
     try:
         rate = MeanField(chain).fixed_point().rate

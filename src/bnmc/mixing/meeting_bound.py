@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import Float64Array, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import plain, text_table, wrapped
 from bnmc._support.workers import Parallel
@@ -147,7 +146,6 @@ class LaggedDistance(Curves, _Bounds):
 
     band: float
 
-    @explains_keywords
     def layers_to(self, atol: float) -> int | None:
         """Return the first layer whose interval ends at or below `atol`; None if none does."""
         below = np.flatnonzero(self.ci[:, 1] <= real("atol", atol, above=0.0))
@@ -327,7 +325,6 @@ class TVBound(Drawn, WithRate, _Bounds):
         """
         return absorption_probability(self.absorbing_events, integer("layers", layers, low=0))
 
-    @explains_keywords
     def layers_to(self, atol: float) -> int | None:
         """Return the first layer whose bound and interval are at most `atol`, or None.
 
@@ -422,7 +419,6 @@ class TVBound(Drawn, WithRate, _Bounds):
         ax.legend()
 
 
-@explains_keywords
 def tv_bound(
     chain: Chain,
     depth: int,

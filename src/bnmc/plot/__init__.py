@@ -9,7 +9,7 @@ that they read. The package may import `gram`, `random_matrix` and lower levels.
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.plot.axes import COLOURS as COLOURS
 from bnmc.plot.axes import band as band
 from bnmc.plot.axes import estimates as estimates
@@ -29,4 +29,4 @@ __all__ = [
     "trajectory",
 ]
 
-ignore_underflow(__name__)
+make_public(__name__)

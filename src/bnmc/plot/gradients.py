@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
-from bnmc._support.keywords import explains_keywords
 from bnmc.plot import axes
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@explains_keywords
 def gradient_norms(
     run: Any,
     *,
@@ -97,7 +95,6 @@ def gradient_norms(
     return ax
 
 
-@explains_keywords
 def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
     r"""Draw ranks, and gradient norms if there are any, against the layers.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnmc._support.extras import import_extra
+from bnmc._support.keywords import explains_keywords
 from bnmc.errors import ArgumentError
 from bnmc.plot import axes
 
@@ -21,6 +22,7 @@ _STYLES = ("-", "--", ":", "-.")
 _MARKERS = ("", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 
 
+@explains_keywords
 def plot_stability(entries: Any, *, ax: Axes | None = None) -> Axes:
     """Draw the moduli of the eigenvalues against the batch size, and the crossings of 1.
 

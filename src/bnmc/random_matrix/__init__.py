@@ -15,7 +15,7 @@ first.
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.random_matrix.depth_over_width import LogNorm as LogNorm
 from bnmc.random_matrix.depth_over_width import (
     four_point_vertex,
@@ -53,4 +53,4 @@ __all__ = [
     "wasserstein",
 ]
 
-ignore_underflow(__name__)
+make_public(__name__)

@@ -42,7 +42,7 @@ The package may import `simulation`, `bounds` and lower levels.  Read `ergodic.p
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.regularity.ergodic import Averages as Averages
 from bnmc.regularity.ergodic import Figures as Figures
 from bnmc.regularity.ergodic import averages, constant, figures, one_step_second_moment
@@ -54,4 +54,4 @@ __all__ = [
     "one_step_second_moment",
 ]
 
-ignore_underflow(__name__)
+make_public(__name__)

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, items, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import Result
 from bnmc._support.workers import Parallel, ranges
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@explains_keywords
 def constant(
     chain: Chain,
     *,
@@ -107,7 +105,6 @@ def constant(
     return run.constant()
 
 
-@explains_keywords
 def averages(
     chain: Chain,
     *,
@@ -156,7 +153,6 @@ def averages(
     return ErgodicRun(chain, rng, rtol, chains, depth, burn_in, parallel, tau).averages()
 
 
-@explains_keywords
 def figures(
     widths: Iterable[int] = (4, 8, 16, 32, 64, 128, 256),
     *,

@@ -9,8 +9,10 @@ first, then `runs.py`, `tiles.py` and `engine/sampler.py`.
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
+from bnmc._support.keywords import explain_calls
 from bnmc.simulation.observables import Distance, Observable, SoftRank
+from bnmc.simulation.run import drawn_biases as drawn_biases
 from bnmc.simulation.run import drawn_weights, simulate
 from bnmc.simulation.trajectory import Moments, Trajectory
 
@@ -25,4 +27,5 @@ __all__ = [
 ]
 
 # Observables are for runs, which call them often.
-ignore_underflow(__name__, "Trajectory", "drawn_weights", "simulate")
+explain_calls(Distance, Observable, SoftRank)
+make_public(__name__, "Trajectory", "drawn_biases", "drawn_weights", "simulate")

@@ -18,7 +18,6 @@ from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted, with_partial
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress, reporting, with_forecast
 from bnmc._support.workers import Workers, as_executor, run_work, thread_count
 from bnmc.chain.chain import Chain, Network, as_network
@@ -46,7 +45,6 @@ STORED_TILE_SECONDS = 2.0
 _compiled: set[tuple[object, ...]] = set()
 
 
-@explains_keywords
 def simulate(
     chain: Chain | Network,
     depth: int | None = None,
@@ -282,7 +280,7 @@ def simulate(
             f"float32 rows do not resolve the Gram matrices of chains {_list(result.unresolved)}: "
             "samples are nearly, or exactly, dependent; dtype='float64' resolves more",
             PrecisionWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return result
 

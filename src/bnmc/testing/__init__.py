@@ -12,7 +12,7 @@ returns, and `exact_tests.py` tests the sums.  `explanation.py` finds the causes
 for wrong covariances.  `whole_networks.py` tests the layers of a network.
 """
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.testing import examples as examples
 from bnmc.testing.examples import from_features_last, from_images, from_linear_first
 from bnmc.testing.machine_limits import Roofline as Roofline
@@ -34,4 +34,4 @@ __all__ = [
     "roofline",
 ]
 
-ignore_underflow(__name__)
+make_public(__name__)

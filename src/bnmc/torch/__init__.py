@@ -19,7 +19,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.torch.coordinates import CoordinateCheck as CoordinateCheck
 from bnmc.torch.coordinates import coordinate_check
 from bnmc.torch.facts import Facts as Facts
@@ -71,4 +71,4 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-ignore_underflow(__name__)
+make_public(__name__)

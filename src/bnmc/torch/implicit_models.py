@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bnmc._support import arguments
+from bnmc._support.keywords import explains_keywords
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.implicit.words import key_of, normals
 from bnmc.torch.implicit_attention import ImplicitAttention
@@ -42,6 +43,7 @@ _OTHERS = ("Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "B
            "EmbeddingBag", "LSTM", "GRU", "RNN")  # fmt: skip
 
 
+@explains_keywords
 def implicit_(
     model: Model, *, rng: Any = None, layers: Any = None, columns: int = COLUMNS
 ) -> Model:
@@ -114,6 +116,7 @@ def implicit_(
     return model
 
 
+@explains_keywords
 def implicit_layers(model: torch.nn.Module) -> dict[str, str]:
     """Return in words what is decided of each layer, and why other layers are dense.
 

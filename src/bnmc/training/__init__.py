@@ -13,7 +13,7 @@ The package may import `gradients`, `infinite_width`, `implicit` and lower level
 
 from __future__ import annotations
 
-from bnmc._support.arithmetic import ignore_underflow
+from bnmc._support.arithmetic import make_public
 from bnmc.training.result import Training as Training
 from bnmc.training.running import train
 from bnmc.training.stable_rates import LargestRate as LargestRate
@@ -21,4 +21,4 @@ from bnmc.training.stable_rates import largest_rate
 
 __all__ = ["largest_rate", "train"]
 
-ignore_underflow(__name__)
+make_public(__name__)

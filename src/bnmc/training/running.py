@@ -22,7 +22,6 @@ from bnmc._support.arguments import (
 )
 from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, duration_text, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, results_of, thread_count
@@ -45,7 +44,6 @@ from bnmc.training.store import TrainingStore
 _MOST_STEPS = 10**8
 
 
-@explains_keywords
 def train(
     network: Network | Chain,
     inputs: ArrayLike,

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import Float64Array, choice, draw_key, finite_array, integer, real
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result, text_table
@@ -215,7 +214,6 @@ class LargestRate(Drawn, Result):
         return Estimate.from_samples(samples, level=level, method=method)
 
 
-@explains_keywords
 def largest_rate(
     network: Network | Chain,
     inputs: ArrayLike,

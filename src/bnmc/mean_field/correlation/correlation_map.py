@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import instance, integer, real, real_numbers
-from bnmc._support.keywords import explains_keywords
 from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain, Network, layer_at, require_no_blocks
@@ -272,7 +271,6 @@ class CorrelationMap:
         """
         return fixed_points.variance_points(self.layer)
 
-    @explains_keywords
     def fixed_points(
         self, *, variance: float | None = None, atol: float = 1e-9, rtol: float = 1e-6
     ) -> tuple[fixed_points.CorrelationPoint, ...]:
@@ -324,7 +322,6 @@ class CorrelationMap:
         rtol = real("rtol", rtol, above=0.0)
         return within(points, worst, rtol, "fixed point of the correlation")
 
-    @explains_keywords
     def phase(self, *, start: float = 1.0, atol: float = 1e-9, rtol: float = 1e-6) -> Phase:
         """Whether the network is ordered, critical or chaotic, with its depth scales.
 

@@ -12,6 +12,7 @@ import numpy as np
 from bnmc._support.arguments import Key, items
 from bnmc._support.extras import import_extra
 from bnmc._support.files import as_path
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.text import loads
 from bnmc.errors import ArgumentError, StoreMismatchError
 from bnmc.simulation.runs import Recorded
@@ -29,6 +30,7 @@ _OF_STORE = {"arrays", "block", "checked", "checksum", "format", "identity", "pa
 _MAY_DIFFER = _OF_STORE | {"blas", "bnmc_version", "chains", "cpu", "depth", "key", "versions"}
 
 
+@explains_keywords
 def open(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
 ) -> xarray.Dataset:
