@@ -79,3 +79,15 @@ def test_samples_on_which_rounding_hides_the_law_are_left_out():
         ArgumentError, match="^chain: .*beyond amplified rounding errors of 2.2e-16"
     ):
         claims.of_one_step(chain, before, y, 2.0**-52, noise)
+
+
+@pytest.mark.parametrize("spot", [0.0, 2.0, 4.0, None])
+def test_an_activation_is_odd_if_it_is_at_all_points_of_a_grid_to_four(spot):
+    sigma = bnmc.Activation(lambda x: x + 1.0 if x == spot else x) if spot is not None else "tanh"
+    chain = bnmc.Chain(4, 3, sigma, skip=0.5)
+    assert claims._is_symmetric(chain) == (spot is None)
+
+
+@pytest.mark.parametrize(("norm", "symmetric"), [("batch", True), ("layer", False), ("rms", True)])
+def test_a_centred_norm_over_the_features_has_no_sign_symmetry_beside_a_skip(norm, symmetric):
+    assert claims._is_symmetric(bnmc.Chain(4, 3, "tanh", norm=norm, skip=0.5)) == symmetric

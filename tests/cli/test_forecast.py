@@ -1,6 +1,7 @@
 """Forecasts of the duration of commands."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from bnmc.cli import forecast as forecasts
 from bnmc.errors import ArgumentError
 from bnmc.gradients import backpropagation
 from bnmc.simulation import run
+from bnmc.simulation.runs import seconds_of
 
 
 def test_the_forecast_is_near_the_waiting_times():
@@ -17,6 +19,22 @@ def test_the_forecast_is_near_the_waiting_times():
     bound = bnmc.mixing.tv_bound(chain, 5, chains=60, rng=0)
     waited = float((bound.meeting_times - bound.lag).mean())
     assert 0.5 < forecasts.forecast(chain).wait / waited < 2.0
+
+
+def test_the_wait_is_the_time_until_the_fluctuations_hide_the_distance():
+    chain = bnmc.Chain(60, 6, "relu")
+    expected = forecasts.forecast(chain)
+    layers = -math.log(math.sqrt(60 * 6)) / math.log(expected.rate)
+    assert expected.wait == pytest.approx(1.0 + layers, rel=1e-12)
+    seconds = seconds_of("conditional", chain.layers[1], 6, "float64")
+    assert expected.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("rate", [1.0, 1.5])
+def test_chains_that_do_not_approach_wait_for_ever(monkeypatch, rate):
+    at = SimpleNamespace(fixed_point=lambda: SimpleNamespace(rate=rate))
+    monkeypatch.setattr("bnmc.mean_field.field.MeanField", lambda chain: at)
+    assert forecasts.forecast(bnmc.Chain(60, 6)).wait == math.inf
 
 
 def test_the_forecast_counts_layers():

@@ -323,6 +323,12 @@ def test_what_stays_says_why(reason):
         implicit_(model, layers=["0"])
 
 
+@pytest.mark.parametrize("rows", [6, 7])
+def test_a_table_of_two_entries_a_column_stays_dense(rows):
+    model = nn.Sequential(nn.Embedding(rows, 50), nn.Linear(50, 50))
+    assert implicit_layers(implicit_(model, columns=3))["0"].startswith("dense") == (rows == 6)
+
+
 def test_a_weight_that_another_module_has_stays_dense():
     model = Tied()
     model.copy = Subclass(9, 15)

@@ -42,6 +42,13 @@ def moduli(chain, depth, count, seed):
         return np.stack([mean(matrices) for matrices in grams], axis=1), np.stack(hidden, axis=1)
 
 
+def test_the_table_has_the_readout_and_the_middle_layer():
+    result = directions(width=8, batch=3, depth=5, chains=2, activations=("linear",))
+    hidden = result.data["hidden"].sel(weight_layer=2).values.ravel()
+    assert tuple(result.table.columns)[2:] == ("readout after 5 layers", "weights 2")
+    assert [row[3].value for row in result.table.rows] == hidden.tolist()
+
+
 class TestDirections:
     FIGURE = "gradients-directions"
 
