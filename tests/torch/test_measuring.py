@@ -288,6 +288,27 @@ def test_a_transformer():
     assert "batch_first=False" in measure(other, batch, layers=["linear1"]).notes[0]
 
 
+def test_blocks_that_begin_as_copies_are_named():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    batch = torch.randn(4, 5, 8)
+    (note,) = measure(model, batch).notes
+    assert note.startswith("blocks 'layers.0' to 'layers.2' have equal weights, as nn.Transformer")
+    for block in model.layers[1:]:
+        for p in block.parameters():
+            if p.ndim > 1:
+                nn.init.xavier_uniform_(p)
+    assert measure(model, batch).notes == ()
+    # One block twice shares its weights, and constants are no draw.
+    model.layers[2] = model.layers[1]
+    assert measure(model, batch, layers=["layers.0", "layers.1"]).notes == ()
+    zeros = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)), nn.Linear(8, 2))
+    for block in zeros:
+        nn.init.zeros_(block.weight)
+    assert measure(zeros, batch[:, 0]).notes == ()
+
+
 def test_one_dimensional_convolutions_have_channels_on_the_second_axis():
     model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Conv1d(3, 3, 2), nn.ReLU())
     measured = measure(model, torch.randn(4, 2, 9), view="position")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -610,7 +611,8 @@ def _prediction(
 
 def _notes(model: Any, first: _Pass, goal: losses.Loss | None) -> tuple[str, ...]:
     """Return remarks on the layout, the mode, the loss and what was left out."""
-    notes = [first.without_cosines, "" if goal is None else goal.note]
+    notes = [_note_of_copies(model, first.chosen), first.without_cosines]
+    notes.append("" if goal is None else goal.note)
     sequence_first = (torch.nn.MultiheadAttention, torch.nn.RNNBase)
     names = [
         name
@@ -626,6 +628,30 @@ def _notes(model: Any, first: _Pass, goal: losses.Loss | None) -> tuple[str, ...
     if len(modes) > 1:
         notes.append("some modules are in training mode, some in evaluation mode")
     return tuple(filter(None, notes))
+
+
+def _note_of_copies(model: Any, names: list[str]) -> str:
+    """Return why a model of blocks with equal weights departs from random networks, or ""."""
+    named = dict(model.named_modules())
+    blocks = [(name, [part for part in named[name].parameters() if part.ndim > 1])
+              for name in names if name in named]  # fmt: skip
+    copies = [pair for pair in pairwise(blocks) if _are_copies(pair[0][1], pair[1][1])]
+    if not copies:
+        return ""
+    return (
+        f"blocks {copies[0][0][0]!r} to {copies[-1][1][0]!r} have equal weights, as "
+        "nn.TransformerEncoder copies its layer, and random networks have not. To draw a block "
+        "anew: nn.init.xavier_uniform_(p) for each p of block.parameters() with p.ndim > 1"
+    )
+
+
+def _are_copies(weights: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Whether two blocks have equal weights that are not the same tensors, nor all constant."""
+    same = len(weights) == len(others) and all(
+        first is not second and first.device == second.device and torch.equal(first, second)
+        for first, second in zip(weights, others, strict=True)
+    )
+    return same and any(bool(weight.min() < weight.max()) for weight in weights)
 
 
 def _result(
