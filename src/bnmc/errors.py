@@ -107,7 +107,7 @@ class ArgumentError(_AboutArgument, ValueError):
 
 
 class ArgumentTypeError(_AboutArgument, TypeError):
-    """An argument has a type that is not allowed.
+    """An argument has a type that is not allowed, or a function has no argument of this name.
 
     Parameters and attributes are those of `ArgumentError`.
 
