@@ -300,13 +300,16 @@ def test_blocks_that_begin_as_copies_are_named():
             if p.ndim > 1:
                 nn.init.xavier_uniform_(p)
     assert measure(model, batch).notes == ()
-    # One block twice shares its weights, and constants are no draw.
-    model.layers[2] = model.layers[1]
-    assert measure(model, batch, layers=["layers.0", "layers.1"]).notes == ()
-    zeros = nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)), nn.Linear(8, 2))
+
+
+def test_blocks_of_one_weight_or_of_constants_are_no_copies():
+    tied, zeros = (nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))) for _ in range(2))
+    for block in tied:
+        block.weight = tied[0].weight
     for block in zeros:
         nn.init.zeros_(block.weight)
-    assert measure(zeros, batch[:, 0]).notes == ()
+    for model in (tied, zeros):
+        assert measure(model, torch.randn(4, 8)).notes == ()
 
 
 def test_one_dimensional_convolutions_have_channels_on_the_second_axis():
