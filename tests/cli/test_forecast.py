@@ -31,7 +31,7 @@ def test_the_wait_is_the_time_until_the_fluctuations_hide_the_distance():
 
 
 @pytest.mark.parametrize("rate", [1.0, 1.5])
-def test_chains_that_do_not_approach_wait_for_ever(monkeypatch, rate):
+def test_chains_that_do_not_approach_have_an_infinite_wait(monkeypatch, rate):
     at = SimpleNamespace(fixed_point=lambda: SimpleNamespace(rate=rate))
     monkeypatch.setattr("bnmc.mean_field.field.MeanField", lambda chain: at)
     assert forecasts.forecast(bnmc.Chain(60, 6)).wait == math.inf
