@@ -27,6 +27,7 @@ extensions = [
     "sphinx.ext.mathjax",
     # With its fonts among the pages: formulas need no network.
     "sphinx-mathjax-offline",
+    "sphinx_copybutton",
     "sphinx_design",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
@@ -52,6 +53,12 @@ default_role = "py:obj"
 autosummary_generate = [str(path) for path in sorted((HERE / "api").glob("*.rst"))]
 autodoc_typehints = "none"  # they are in numpydoc's sections
 numpydoc_show_class_members = False
+
+# The button copies the input, without prompts and without output.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = True
+copybutton_line_continuation_character = "\\"
 
 myst_enable_extensions = ["dollarmath"]
 
