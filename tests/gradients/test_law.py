@@ -46,9 +46,6 @@ FAST = {
     "inputs": 4_000,
     "haar, width = rank": 4_000,
     "haar, skip": 2_000,
-    # Their layers are made by NumPy, in 4 ms a network.  `test_network_pass.py` compares gradients
-    # of drawn kernels to rounding.
-    "convolution": 500,
     "cross-entropy": 4_000,
     "haar, readout": 1_000,
 }
@@ -151,6 +148,8 @@ def simulated(chain, depth, count, initial=None, inputs=1, **options):
     )  # fmt: skip
 
 
+# Convolutions have slow cases alone: their layers are made by NumPy, in 4 ms a network, and
+# `test_network_pass.py` compares gradients of drawn kernels to rounding.
 @cases(CASES)
 def test_normal_directions(name, count):
     chain, depth, initial, inputs = CASES[name]
@@ -271,8 +270,11 @@ KINDS = {
 }
 #: Kernels of layers with norms compile for 15 seconds in float32.  Gradients of drawn weights are
 #: those of autograd in `simulation/test_layers_that_differ.py`.  A readout sees the last layer
-#: alone, whose scale is the harder case.
-LATER = [("norms", "given"), ("norms", "weights"), ("norms", "readout")]
+#: alone, as in `test_losses_of_a_readout`; a given direction has the scales of a normal one.
+LATER = [
+    ("norms", "given"), ("norms", "weights"), ("norms", "readout"), ("scales", "normal"),
+    ("scales", "readout"), ("scales", "weights"),
+]  # fmt: skip
 
 
 def of_task(kind, path, chains, count, direction, dtype="float64"):
@@ -409,15 +411,16 @@ class OfNetwork:
         return OfNetwork(self.matrix.T, self.scale)
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
+# `test_jacobians.py` asks few orthogonal matrices each time.
 @pytest.mark.parametrize(
-    ("weights", "matrix"),
-    [("gaussian", lambda rng: GaussianMatrix(9, 9, rng=rng)), ("haar", partial(HaarMatrix, 9))],
-    ids=["gaussian", "haar"],
-)
-def test_implicit_matrices_answer_as_the_kernels(weights, matrix, count):
+    ("weights", "count"), [("gaussian", 150), *(slow(*case) for case in (
+        ("gaussian", 5000), ("haar", 150), ("haar", 5000)
+    ))],
+)  # fmt: skip
+def test_implicit_matrices_answer_as_the_kernels(weights, count):
     """Kernels draw the first answers of matrices that are decided where they are asked."""
     chain, depth, rng = Chain(9, 4, "tanh", weights=weights, skip=0.5), 3, np.random.default_rng(5)
+    matrix = partial(*((GaussianMatrix, 9, 9) if weights == "gaussian" else (HaarMatrix, 9)))
     run = bnmc.backpropagate(chain, depth, chains=10 * count, observables=ALL, rng=6)
     parts = []
     for number in range(count):

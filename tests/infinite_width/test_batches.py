@@ -59,7 +59,7 @@ def test_simulated_tangent_kernels_of_two_batches(name):
 
 
 # The kernel of gradients has that of outputs in each of its layers.
-@pytest.mark.parametrize("options", [{**ACTIVATED, "rtol": 4e-3}, {"activation": "relu"}])
+@pytest.mark.parametrize("options", [{**ACTIVATED, "rtol": 4e-3}, slow({"activation": "relu"})])
 @pytest.mark.parametrize("kernel", [slow(nngp), ntk])
 def test_one_layer_of_finite_networks_has_the_mean_of_the_limit(kernel, options):
     """Rows of h_0 are Gaussian at every width, so the mean of K and Θ does not depend on it.
@@ -121,10 +121,10 @@ def test_finite_networks_converge_as_the_root_of_the_width():
 @pytest.mark.parametrize(
     ("options", "depth", "close"),
     [
-        ({"activation": "relu"}, 2, 1e-6),
+        slow({"activation": "relu"}, 2, 1e-6),
         ({"activation": "relu", "skip": 0.7}, 2, 0.1),
         ({**ACTIVATED, "skip": 0.5, "rtol": 0.03}, 2, 0.1),
-        ({"activation": SWISH}, 1, 0.1),
+        slow({"activation": SWISH}, 1, 0.1),
         slow({"activation": SWISH}, 2, 0.1),
     ],
 )
@@ -234,7 +234,7 @@ def on_grid(samples, unit=2.0**-20):
 
 
 @pytest.mark.parametrize("options", [
-    {"activation": "relu"}, {"activation": "relu", "bias_variance": 0.7},
+    {"activation": "relu"}, slow({"activation": "relu", "bias_variance": 0.7}),
     {"activation": "relu", "weight_variance": 1.5, "skip": 0.7, "rtol": 0.02},
     slow({"activation": "tanh"}),
 ])  # fmt: skip
@@ -304,8 +304,8 @@ def test_slow_integrals_are_estimated_instead(activation):
 
 
 def test_the_default_error_limits_the_evaluations_of_integrals(monkeypatch):
-    """8 shifts and 21 pairs of 6 samples in 2 layers: with fewer evaluations it is estimated."""
-    x = np.random.default_rng(1).standard_normal((9, 6))
+    """8 shifts and 15 pairs of 5 samples in 2 layers: with fewer evaluations it is estimated."""
+    x = np.random.default_rng(1).standard_normal((9, 5))
     limits, run = [], kernels.iterates
 
     def watched(*arguments):
@@ -315,7 +315,7 @@ def test_the_default_error_limits_the_evaluations_of_integrals(monkeypatch):
     monkeypatch.setattr(kernels, "iterates", watched)
     options = {"norm": "batch", "activation": "selu", "rng": 0}
     exact = nngp(x, 2, **options)
-    monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 8 * 21 * 2 * 300)
+    monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 8 * 15 * 2 * 300)
     estimated = nngp(x, 2, **options)
     again = nngp(x, 2, rtol=1e-5, **options)
     assert limits == [100_000, 300, 100_000]

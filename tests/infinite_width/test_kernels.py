@@ -65,7 +65,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", some(SETTINGS, list(SETTINGS)[-1]))
+# Each time, networks of other layers in rows: `test_pairwise_layers_are_those_of_networks`.
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_networks_of_finite_width(setting):
     names = "activation", "norm", "order", "weight_variance", "bias_variance", "skip"
     options = dict(zip(names, SETTINGS[setting], strict=True))
@@ -288,8 +290,9 @@ def test_pairwise_layers_are_those_of_networks(tangent):
     assert (np.abs(mean - tiled(PAIRWISE, tangent, x)) < 6.5 * error + 1e-2).all()
 
 
+# Points and norms that are last are among layers of several kinds, below.
 @pytest.mark.parametrize("tangent", [slow(False), True])
-@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("kind", some(BATCHES, "integrals", "paths"))
 def test_batches_are_those_of_networks(kind, tangent):
     """As the test before, with 144 entries; the limits have relative errors of 2 %."""
     layers = BATCHES[kind]

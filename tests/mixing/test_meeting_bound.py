@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from slow_cases import pairs
+from slow_cases import pairs, slow
 from stationary_processes import AtOnce
 
 import bnmc
@@ -478,7 +478,7 @@ def test_a_chain_that_loses_rank_does_not_mix():
     assert isinstance(error, PartialEstimateError)
 
 
-@pytest.mark.parametrize(("most", "observed"), [(400, "lost rank"), (30, "had not met")])
+@pytest.mark.parametrize(("most", "observed"), [slow(400, "lost rank"), (30, "had not met")])
 def test_an_unstable_fixed_point_is_named_before_what_the_pairs_did(most, observed):
     chain = bnmc.Chain(200, 64, "gelu")
     rate = bnmc.MeanField(chain).fixed_point().rate

@@ -111,7 +111,7 @@ def numbers_by_hand(model, labels=LABELS):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(MODELS, "batch norm", "two layers"))
+@pytest.mark.parametrize("name", some(MODELS, "batch norm"))
 def test_simulated_networks_have_the_law_of_fresh_models(name, monkeypatch):
     """The means of 400 networks a side: at most 20 differences, each nearly normal.
 

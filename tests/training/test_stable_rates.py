@@ -274,11 +274,10 @@ def test_karakidas_formula_at_256_samples(norm, exact):
     assert np.linalg.eigvalsh(centred)[-1] / n < 0.04
 
 
-@pytest.mark.parametrize(
-    ("chains", "error"), [(100, 0.36), pytest.param(1000, 0.15, marks=pytest.mark.slow)]
-)
-# Both activations take the same way: one of them runs each time here, and the other one below.
-@pytest.mark.parametrize(("activation", "at_512"), [("relu", 0.13), slow("tanh", 0.06)])
+@pytest.mark.parametrize(("chains", "error"), [(100, 0.36), (1000, 0.15)])
+# `test_wide_networks_tend_to_the_limit` has the means of such networks.
+@pytest.mark.slow
+@pytest.mark.parametrize(("activation", "at_512"), [("relu", 0.13), ("tanh", 0.06)])
 def test_fluctuations_fall_like_the_root_of_the_width(activation, at_512, chains, error):
     """Standard deviations of 100 networks have an error of 7 %: 5 of these are 36 %.
 
@@ -323,10 +322,13 @@ def shares(activation, width, multiple, chains, steps=80):
     return np.mean(ends)
 
 
-@pytest.mark.parametrize(("activation", "multiple"), [slow("relu", 10.0), ("tanh", 2.6)])
-def test_real_descent_survives_the_rate_and_fails_at_a_multiple(activation, multiple):
-    assert shares(activation, 512, 1.1, 3) == 1.0
-    assert shares(activation, 512, multiple, 3) == 0.0
+@pytest.mark.parametrize(
+    ("activation", "multiple", "chains"),
+    [slow("relu", 10.0, 3), slow("tanh", 2.6, 3), ("tanh", 2.6, 1)],
+)
+def test_real_descent_survives_the_rate_and_fails_at_a_multiple(activation, multiple, chains):
+    assert shares(activation, 512, 1.1, chains) == 1.0
+    assert shares(activation, 512, multiple, chains) == 0.0
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ SYMMETRIC = [
     ("tanh", (3, 4)),
     ("relu", (1, 3)),
     pytest.param("relu", (2, 5), marks=pytest.mark.slow),
-    (HARD_SWISH, (4, 8)),
+    pytest.param(HARD_SWISH, (4, 8), marks=pytest.mark.slow),
     # Below, an offset of 50 is in a case of each time.
     pytest.param(Activation(lambda x: 1000.0 + math.tanh(x)), (1, 9), marks=pytest.mark.slow),
 ]
