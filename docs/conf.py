@@ -98,7 +98,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "figures",
     "filename_pattern": r"[/\\]plot_" if full else rf"[/\\]plot_({quick})\.py$",
     "plot_gallery": True,
-    "thumbnail_size": (640, 360),
+    "thumbnail_size": (640, 440),
     "subsection_order": [f"_build/scripts/{topic}" for topic in topics()],
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,

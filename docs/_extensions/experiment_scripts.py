@@ -55,7 +55,7 @@ TABLE = """
 {table}
 """
 THUMBNAIL = """
-# sphinx_gallery_thumbnail_path = 'images/figures/{name}.png'
+# sphinx_gallery_thumbnail_path = 'images/figures/{file}'
 """
 
 HEADER = """Figures
@@ -95,6 +95,8 @@ def scripts(run: Collection[str]) -> dict[str, str]:
         text = re.split(r"\n(?:Parameters|Returns)\n", inspect.getdoc(function_of(name)))[0]
         title = f"{description[0].upper()}{description[1:]} ({name})"
         kept = name not in run
+        panel = f"panels/{name}.png"
+        thumbnail = panel if (IMAGES / panel).exists() else f"{name}.png"
         made[f"{place.split('.')[0]}/plot_{name.replace('-', '_')}.py"] = SCRIPT.format(
             title=title,
             line="=" * len(title),
@@ -102,7 +104,7 @@ def scripts(run: Collection[str]) -> dict[str, str]:
             name=name,
             picture=PICTURE.format(name=name, alt=seen_in(name)) if kept else "",
             table=TABLE.format(table=kept_table(name)) if kept else "",
-            thumbnail=THUMBNAIL.format(name=name) if kept else "",
+            thumbnail=THUMBNAIL.format(file=thumbnail),
         )
     return made
 

@@ -20,7 +20,7 @@ NAMES = [name for name in experiments.names() if "sizes" in vars(function_of(nam
 COMPUTED = {
     "bridging-1b": 4, "bridging-certificate": 1, "orthogonalizes-6": 2, "rank-collapse-3a": 2,
     "rank-collapse-3b": 4, "rank-collapse-9": 9, "rank-collapse-lemma-3": 4,
-    "gradients-explosion": 3, "gradients-orthogonal": 2, "limits-ntk-convergence": 1,
+    "gradients-explosion": 6, "gradients-orthogonal": 2, "limits-ntk-convergence": 1,
     "limits-alignment": 1, "limits-plane": 5, "stability-atlas": 1,
     "wider-than-memory": 1, "outlook-table": 12,
 }  # fmt: skip

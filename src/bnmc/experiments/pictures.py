@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+#: The largest width of a figure, in inches: on a page, small letters then have 8 points.
+_PAGE = 9.6
+
+#: Longer labels of vertical axes have two lines.
+_LABEL = 30
+
+
 def axes_of(
     figure: Figure, columns: int, rows: int = 1, *, width: float = 5.2, height: float = 4.0
 ) -> NDArray[Any]:
@@ -27,18 +36,24 @@ def axes_of(
         A Figure is resized; a SubFigure keeps its size.
     columns, rows : int
     width, height : float
-        Size of one of the axes, in inches.
+        Size of one of the axes, in inches.  Those of wide figures are smaller, and a single row of
+        three or more, if it is wider than a page, is drawn as rows of two.
 
     Returns
     -------
     (rows, columns) ndarray of matplotlib.axes.Axes
     """
+    folds = rows == 1 and columns > 2 and width * columns > _PAGE
+    shape = (-(-columns // 2), 2) if folds else (rows, columns)
+    smaller = min(0.85 if folds else 1.0, _PAGE / (width * shape[1]))
     if hasattr(figure, "set_size_inches"):
-        figure.set_size_inches(width * columns, height * rows)
-    axes: NDArray[Any] = figure.subplots(rows, columns, squeeze=False)
+        figure.set_size_inches(min(width * shape[1], _PAGE), height * shape[0] * max(smaller, 0.8))
+    axes: NDArray[Any] = figure.subplots(*shape, squeeze=False)
     for ax in axes.flat:
         style(ax)
-    return axes
+    for ax in axes.flat[rows * columns :]:
+        ax.remove()
+    return axes.reshape(rows, -1)[:, :columns]
 
 
 def label_outer(axes: NDArray[Any], used: int, x: str, y: str) -> None:
@@ -47,7 +62,7 @@ def label_outer(axes: NDArray[Any], used: int, x: str, y: str) -> None:
         ax.set_visible(index < used)
         if index >= used - axes.shape[1]:
             ax.set_xlabel(x)
-        if index % axes.shape[1] == 0:
+        if ax.get_subplotspec().is_first_col():
             ax.set_ylabel(y)
 
 
@@ -111,8 +126,10 @@ def finish(
     ax: Axes, title: str, x: str = "", y: str = "", *, legend: bool = False, **settings: Any
 ) -> None:
     """Set a title at the left, labels, limits and scales of axes, and a legend in small letters."""
-    labels = {"xlabel": x or ax.get_xlabel(), "ylabel": y or ax.get_ylabel()}
-    ax.set(**labels, **settings)
+    y = y or ax.get_ylabel()
+    if len(y) > _LABEL and "$" not in y:
+        y = textwrap.fill(y, len(y) // 2 + 4)
+    ax.set(xlabel=x or ax.get_xlabel(), ylabel=y, **settings)
     ax.set_title(title, loc="left")
     if legend:
         ax.legend(fontsize="small")
@@ -129,10 +146,17 @@ def about(data: xarray.Dataset, text: str, space: str = " ") -> str:
     return f"{text.format(**data.attrs)}:{space}mean of {chains} networks, 95 % interval"
 
 
-def legend_below(figure: Figure, ax: Axes, columns: int | None = None) -> None:
-    """Show the legend of some axes below the figure, by default in one row."""
+def legend_below(figure: Figure, ax: Axes) -> None:
+    """Show the legend of some axes below the figure, or beside the third of three axes."""
     handles, labels = ax.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
+    place: Any = ax.get_subplotspec()
+    if len(figure.axes) == 3 and place.get_gridspec().nrows == 2:
+        figure.legend(handles, labels, loc="center", bbox_to_anchor=(0.76, 0.27))
+        return
+    inches = 0.6 + 0.08 * max(map(len, labels))
+    rows = math.ceil(len(labels) / max(1, figure.bbox.width / figure.dpi // inches))
+    columns = math.ceil(len(labels) / rows)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def draw_band(
@@ -140,6 +164,10 @@ def draw_band(
 ) -> None:
     """Draw means and their intervals, an array of shape (points, 3)."""
     mean, low, high = values.T
+    if "linewidth" not in line:  # curves that coincide are drawn inside each other
+        line["linewidth"] = max(2.1 - 0.3 * len(ax.lines), 1.2)
+    if "marker" in line:
+        line.setdefault("markersize", max(8.0 - 1.5 * len(ax.lines), 3.5))
     if ax.get_yscale() == "log":  # a logarithmic axis cannot show values <= 0
         low = np.maximum(low, np.finfo(float).tiny)
     band(ax, x, mean, low, high, colour=colour, label=label, **line)

@@ -27,9 +27,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 #: The colour of each named activation, in every picture.
 _OF_ACTIVATIONS = {
     "relu": "#0072B2", "tanh": "#D55E00", "sigmoid": "#009E73", "sin": "#CC79A7",
-    "selu": "#E69F00", "celu": "#56B4E9", "linear": "#555555", "gelu": "#7B3294",
-    "silu": "#8C510A", "elu": "#1B4F9C", "leaky_relu": "#66A61E", "abs": "#B2182B",
-    "erf": "#01665E",
+    "selu": "#E69F00", "celu": "#56B4E9", "linear": "#555555", "gelu": "#9C27B0",
+    "silu": "#6B3E00", "elu": "#1F1FB4", "leaky_relu": "#7AB800", "abs": "#B00030",
+    "erf": "#8C8C00",
 }  # fmt: skip
 
 #: Widths of a column and of a page of a paper, in inches, and the height of axes over their width.

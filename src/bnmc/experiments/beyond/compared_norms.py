@@ -250,6 +250,10 @@ def _extreme(bands: Float64Array, sizes: Sizes) -> list[str]:
     ]
 
 
+#: Marks of the norms in turn, each in every fifth layer, since several curves coincide.
+_MARKERS = "osv^D"
+
+
 def _draw(data: Dataset, figure: Drawing) -> None:
     axes = pictures.axes_of(figure, 2, 2, width=4.6, height=3.4).flat
     for ax, (name, (title, label, _)) in zip(axes, _PANELS.items(), strict=True):
@@ -257,10 +261,13 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         bands = pictures.curve(data, name)
         for k, norm in enumerate(data["norm"].values):
             colour = COLOURS[k % len(COLOURS)]
-            pictures.draw_band(ax, layers, bands[k], colour, str(norm))
+            pictures.draw_band(
+                ax, layers, bands[k], colour, str(norm), linewidth=1.2, marker=_MARKERS[k % 5],
+                markersize=5, markevery=(k % 5, 5),
+            )  # fmt: skip
             ax.plot(layers, data[f"{name}_predicted"][k], "k--", linewidth=0.8, zorder=3)
         label_layers(ax, r"layer $\ell$")
-        pictures.finish(ax, title if title.lower() not in label else "", y=label)
+        pictures.finish(ax, title, y=label)
     axes[0].plot([], [], "k--", linewidth=1.0, label="mean field")
     axes[0].legend(fontsize="small")
     figure.suptitle(pictures.about(data, "{activation}, width {width}, batch {batch}"))

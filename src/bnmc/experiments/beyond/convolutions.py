@@ -156,3 +156,4 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             pictures.finish(ax, str(name), "layer", title)
             logarithmic(ax)
     axes[0, 0].legend(loc="center right", fontsize="small")
+    figure.suptitle(pictures.about(data, "Convolutions and fully connected layers"))

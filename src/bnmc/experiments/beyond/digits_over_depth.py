@@ -15,7 +15,7 @@ from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.experiments.training.images import digits as handwritten
 from bnmc.mean_field.field import MeanField
-from bnmc.plot.axes import colours_of
+from bnmc.plot.axes import colours_of, logarithmic
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
@@ -124,7 +124,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         ax.axhline(level, linestyle="--", color=colour, linewidth=1.0)
     ax.plot([], [], "--", color="0.4", label="predicted, deep layers")
     ax.set_title("Digits converge to the fixed point of the mean field", loc="left")
-    ax.set(yscale="log", ylabel=r"distance from the fixed point, $\|G_\ell - G_*\|_F$")
+    ax.set_ylabel(r"distance from the fixed point, $\|G_\ell - G_*\|_F$")
+    logarithmic(ax)
     ax.set_xlabel(
         f"layer\n{attrs['batch']} digits, width {attrs['width']}; mean and 90 % of "
         f"{attrs['chains']} networks"

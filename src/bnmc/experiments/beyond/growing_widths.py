@@ -209,6 +209,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         pictures.label_widths(ax, widths)
         logarithmic(ax)
         pictures.finish(ax, title, y=y, legend=True)
+    left.set_ylim(top=4.0 * left.get_ylim()[1])  # room for the legend
     figure.suptitle(
         "MLP with batch norm and transformer: {chains} networks, 95 % interval"
         .format(**data.attrs)

@@ -332,4 +332,4 @@ def _draw_rate(data: Dataset, figure: Drawing) -> None:
     axes[-1, 0].set_xlabel("batch $n$")
     axes[-1, 1].set_xlabel("width $d$")
     figure.suptitle("Rates of mixing, with 95 % intervals")
-    pictures.legend_below(figure, axes[0, 0], columns=3)
+    pictures.legend_below(figure, axes[0, 0])

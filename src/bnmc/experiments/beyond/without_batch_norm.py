@@ -237,13 +237,12 @@ def _draw_gaps(data: Dataset, figure: Drawing) -> None:
             ax.plot(layers, part["predicted"], "--", color=colour, linewidth=1.0)
         beta = float(data["beta"].sel(activation=name))
         logarithmic(ax)
-        pictures.finish(ax, f"{name}, β = {beta:.4f}", "layer")
-    for row in axes:
-        row[0].set_ylabel("isometry gap")
+        pictures.finish(ax, f"{name}, β = {beta:.4f}", "layer", "isometry gap")
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
     axes.flat[0].plot([], [], "k--", linewidth=1.0, label="mean field")
     axes.flat[0].legend(loc="lower left", fontsize="small")
+    figure.suptitle(pictures.about(data, "Isometry gap, layer norm, width {width}"))
 
 
 # --- the edge of chaos
@@ -392,11 +391,13 @@ def _draw_phases(data: Dataset, figure: Drawing) -> None:
             weights.ravel(), heights, c=np.exp(part["growth"].values.ravel()), cmap="coolwarm",
             vmin=0.8, vmax=1.2, edgecolors="black", zorder=3,
         )  # fmt: skip
-        pictures.finish(ax, str(name), r"weight variance $\sigma_w^2$", xlim=(0.0, right))
-    for row in axes:
-        row[0].set_ylabel(r"bias variance $\sigma_b^2$")
+        pictures.finish(
+            ax, str(name), r"weight variance $\sigma_w^2$", r"bias variance $\sigma_b^2$",
+            xlim=(0.0, right),
+        )  # fmt: skip
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
     axes.flat[0].legend(loc="upper left", fontsize="small")
+    figure.suptitle("Points: measured, width {width}, {chains} networks".format(**data.attrs))
     if image is not None:
         figure.colorbar(image, ax=axes.ravel().tolist(), label=r"measured $\chi$", extend="both")

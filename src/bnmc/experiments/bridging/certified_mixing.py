@@ -118,7 +118,7 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
 
 def _draw(data: Dataset, figure: Drawing) -> None:
     names = data["activation"].values
-    columns = min(4, len(names))
+    columns = min(3, len(names))
     axes = pictures.axes_of(figure, columns, -(-len(names) // columns), width=3.4, height=2.9)
     pictures.label_outer(axes, len(names), "layer", "total variation, at most")
     layers, attrs = data["layer"].values, data.attrs
@@ -138,4 +138,4 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         ax.set_title(f"{name}, α = {alpha:.3f}", loc="left", fontsize="medium")
     text = "Total variation from the quasi-stationary law, n = {batch}, d = {width}, "
     figure.suptitle((text + "{chains} pairs").format(**attrs))
-    pictures.legend_below(figure, figure.axes[0], 3)
+    pictures.legend_below(figure, figure.axes[0])

@@ -526,7 +526,7 @@ def _draw_poster(data: Dataset, figure: Drawing) -> None:
         if panel != "depth":
             ax.set_xscale("log")
             plain_ticks(ax.xaxis, x)
-    axes[0].set_ylabel(r"$\|G_\ell - G_*\|_F$")
+        ax.set_ylabel(r"$\|G_\ell - G_*\|_F$")
     for colour, field in zip(colours_of(names), data["mean_field"].values, strict=True):
         axes[0].plot(data["layer"], field, ":", color=colour, linewidth=1.5)
     axes[0].set_ylim(bottom=float(data["by_depth"].min()) / 3)

@@ -272,7 +272,7 @@ def _draw_density(data: Dataset, figure: Drawing) -> None:
         ax.set_ylim(bottom=0.0)
     text = "Spectra of $G_{{{layer}}}$, n = {batch}, d = {width}, {chains} networks, with 95 % "
     figure.suptitle(text.format(**data.attrs) + "intervals")
-    pictures.legend_below(figure, figure.axes[0], 4)
+    pictures.legend_below(figure, figure.axes[0])
 
 
 # --- Corollary 8: the condition number of deep layers on the complement of the ones

@@ -284,7 +284,7 @@ def _draw_fisher(data: Dataset, figure: Drawing) -> None:
             strict=False,
         ):  # fmt: skip
             pictures.points(ax, part, name, "batch", colour=colour, fmt="o-", label=label)
-        ax.plot(part["batch"], part["formula"], "k--", linewidth=1.2, label="formula")
+        ax.plot(part["batch"], part["formula"], "k--", linewidth=1.2, label="formula", zorder=3)
         pictures.label_widths(ax, part["batch"].values)
         pictures.finish(ax, f"norm {norm}", "samples n", r"eigenvalue of $\Theta/n$", yscale="log")
     axes[0].legend(fontsize="small")

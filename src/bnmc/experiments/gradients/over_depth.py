@@ -150,8 +150,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
 # --- norms
 
 
-#: The laws of weights, with the styles of their curves.
-_STYLES = {"gaussian": "-", "haar": "--"}
+#: The laws of weights, with the marks of their measurements.
+_MARKS = {"gaussian": "o", "haar": "x"}
 
 #: Labels of the axes.
 _LAYER, _NORM = r"layer $\ell$", r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative"
@@ -190,7 +190,7 @@ class _ExplosionSizes(NamedTuple):
     depth: Several = 1000
     chains: Several = 6
     activations: tuple[Builtin, ...] = tuple(BUILTIN)
-    weights: tuple[Annotated[str, {"allowed": tuple(_STYLES)}], ...] = tuple(_STYLES)
+    weights: tuple[Annotated[str, {"allowed": tuple(_MARKS)}], ...] = tuple(_MARKS)
 
 
 @kit.figure("gradients-explosion", _ExplosionSizes(), width=1000, chains=50)
@@ -198,7 +198,8 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
     r"""Gradients of networks with batch normalization explode with depth, for every activation.
 
     The picture shows :math:`\ln \|\partial L/\partial W_\ell\|_F` against the layer ℓ, relative to
-    the last layer, for 1000 layers, the thirteen named activations, batch 10 and width 500
+    the last layer, beside lines of the growth of the mean field, and the measured growth over that
+    of the mean field, for 1000 layers, the thirteen named activations, batch 10 and width 500
     (`full`: 1000), with 6 networks (`full`: 50) for each law of weights: Gaussian, and uniformly
     distributed on the orthogonal matrices ("haar").  The gradient with respect to the last layer
     has independent normal entries.  The table has the growth of the squared gradient norm per layer
@@ -273,22 +274,22 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
 
 
 def _draw_activations(data: Dataset, figure: Drawing) -> None:
-    left, right = pictures.axes_of(figure, 2, width=5.8, height=4.4)[0]
+    left, right = pictures.axes_of(figure, 2, width=4.8, height=4.6)[0]
     names, laws = data["activation"].values, data["weights"].values
     colours = colours_of(names)
     layers, last = data["layer"].values, data.attrs["depth"] - 1
     norms = pictures.curve(data, "log_norm")
-    for index in range(len(names)):
+    for index, colour in enumerate(colours):
         slope = 0.5 * math.log(float(data["mean_field"][index]))
-        left.plot(layers, slope * (last - layers), ":", color="black", linewidth=0.8)
-        for row, weights in enumerate(laws):
+        left.plot(layers, slope * (last - layers), color=colour, linewidth=0.8)
+        for row, weights in enumerate(laws):  # their marks alternate
             pictures.draw_band(
-                left, layers, norms[row, index], colours[index], None,
-                linestyle=_STYLES[weights],
+                left, layers, norms[row, index], colour, None, linestyle="",
+                marker=_MARKS[weights], markersize=5, markevery=(8 * row, 16),
             )  # fmt: skip
     for weights in laws:
-        left.plot([], [], _STYLES[weights], color="black", label=f"{weights} weights")
-    left.plot([], [], ":", color="black", label="mean field")
+        left.plot([], [], _MARKS[weights], color="0.3", label=f"measured, {weights} weights")
+    left.plot([], [], color="0.3", linewidth=0.8, label="mean field, Gaussian weights")
     pictures.finish(left, "Gradient norms", _LAYER, _NORM)
     left.set_xlim(left=-0.28 * last)
     left.set_xticks([tick for tick in left.get_xticks() if 0 <= tick <= last])
@@ -296,13 +297,17 @@ def _draw_activations(data: Dataset, figure: Drawing) -> None:
     left.legend(fontsize="small")
     places = np.arange(len(names))
     for row, weights in enumerate(laws):
-        rates, label = pictures.curve(data, "backward_rate")[row].T, f"measured, {weights}"
-        estimates(right, places + 0.15 * row, *rates, colour=COLOURS[row], label=label)
-    right.plot(places, data["mean_field"], "k_", markersize=12, label="mean field")
+        rates = pictures.curve(data, "backward_rate")[row] / data["mean_field"].values[:, None]
+        estimates(
+            right, places + 0.25 * row, *rates.T, colour=COLOURS[row], fmt=_MARKS[weights],
+            label=f"{weights} weights",
+        )  # fmt: skip
+    right.axhline(1.0, color="black", linewidth=0.8)
     right.set_xticks(places, names, rotation=60)
     pictures.finish(
-        right, "Growth", "activation", "squared gradient norm, growth per layer", legend=True
-    )
+        right, "Growth of the squared norm per layer", "activation", "measured over mean field",
+        legend=True,
+    )  # fmt: skip
     text = "Gradients with batch norm, width {width}, batch {batch}"
     figure.suptitle(pictures.about(data, text))
 

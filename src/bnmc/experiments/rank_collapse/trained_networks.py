@@ -473,10 +473,10 @@ def _draw(data: Dataset, figure: Drawing) -> None:
                 pictures.draw_band(
                     ax, data.epoch.values, pictures.curve(data.sel(case=label), name),
                     COLOURS[order % len(COLOURS)], label.rpartition(": ")[2],
-                    linestyle=_STYLES[order % len(_STYLES)],
+                    linestyle=_STYLES[order % len(_STYLES)], marker="o",
                 )  # fmt: skip
             text = data[name].attrs["long_name"]
             pictures.finish(ax, network, "epoch", text, ylim=(0, None))
         row[0].axhline(runs.CHANCE, color="grey", linestyle=":", linewidth=1, label="chance")
-    pictures.legend_below(figure, axes[0, 0], 3)
+    pictures.legend_below(figure, axes[0, 0])
     figure.suptitle(pictures.about(data, "{images}"))

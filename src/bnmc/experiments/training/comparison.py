@@ -154,6 +154,7 @@ def _verdict(mean: Float64Array, other: Float64Array) -> str:
 def _draw(data: Dataset, figure: Drawing) -> None:
     depths, depth_text = data.depth.values, data.depth.attrs["long_name"]
     *panels, last = pictures.axes_of(figure, len(depths) + 1, width=3.7)[0]
+    top = 1.3 * float(data["loss_high"].isel(epoch=0).max())  # later losses may diverge
     for ax, depth in zip(panels, depths, strict=True):
         losses = pictures.curve(data.sel(depth=depth), "loss")
         for colour, start, values in zip(COLOURS, data.start.values, losses, strict=False):
@@ -166,7 +167,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             ax.plot([], [], "--", color="0.4", linewidth=1.0, label="test images")
         text = data.loss.attrs["long_name"]
         title = f"{depth} {depth_text}"
-        pictures.finish(ax, title, "epoch", text, ylim=(0, 3.5), legend=True)
+        pictures.finish(ax, title, "epoch", text, ylim=(0, top), legend=True)
     summary = data.attrs["summary"]
     pictures.lines(last, data.isel(epoch=0), summary, "depth", by="start", marker="o")
     text = _SUMMARIES[summary]

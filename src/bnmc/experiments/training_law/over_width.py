@@ -281,4 +281,4 @@ def _draw_movements(data: Dataset, figure: Drawing) -> None:
         logarithmic(ax)
         pictures.finish(ax, f"{place}", y="root mean square change")
     pictures.legend_below(figure, axes[0])
-    figure.suptitle(pictures.about(data, "{hidden} hidden layers, steps: {steps}"))
+    figure.suptitle(pictures.about(data, "{hidden} hidden layers, after step {steps}"))
