@@ -66,7 +66,7 @@ def test_shares_are_printed_as_counts_and_percent():
 def test_drawn_where_it_is_told():
     figure = made().plot()
     assert [ax.get_lines() != [] for ax in figure.axes] == [False, True]
-    assert figure.get_size_inches()[0] == pytest.approx(10.4)
+    assert figure.get_size_inches()[0] == pytest.approx(9.6)
     half = made().plot().subfigures(1, 2)[0]
     assert made().plot(half) is half
     assert len(half.axes) == 2
