@@ -67,14 +67,17 @@ def test_facts_are_those_of_hooks():
 )
 def test_growth_of_gradients_and_where_it_is_not_even(norms, ratio, rate, bend):
     actual = ratio_of_states("abcde"[: len(norms)], [(3, 4)] * len(norms), norms)
-    np.testing.assert_allclose(actual[:2], (ratio, rate), atol=1e-30)
-    assert actual[2] == bend
+    np.testing.assert_allclose(actual["state_gradient_ratio"], ratio, atol=1e-30)
+    np.testing.assert_allclose(actual["state_gradient_rate"], rate, atol=1e-30)
+    assert (actual["state_gradient_bend"], actual["state_gradient_span"]) == (bend, ())
     assert ratios_of_states([(3, 4)] * len(norms), norms)[0] == pytest.approx(ratio, 1e-12, 1e-30)
 
 
 def test_gradients_of_states_are_relative_to_the_last_one_of_the_most_frequent_shape():
     ratios = ratios_of_states([(3, 4), (3, 4), (3, 2)], [8.0, 2.0, 6.0])
     np.testing.assert_allclose(ratios, [4.0, 1.0, 3.0])
+    facts = ratio_of_states("abc", [(3, 4), (3, 4), (3, 2)], [8.0, 2.0, 6.0])
+    assert facts["state_gradient_span"] == ("b", "a", "2 of 3 blocks, of one shape")
     np.testing.assert_allclose(ratios_of_states([(3, 4), (3, 2)], [8.0, 2.0]), [4.0, 1.0])
 
 

@@ -115,7 +115,9 @@ def test_causes_come_before_effects_and_the_worst_first():
     assert verdict.startswith(
         "SGD does not train, Adam starts late: gradients of activations fall to "
     )
-    assert verdict.endswith("Try another gain (gain_for_), a norm, or skip connections.")
+    assert verdict.endswith("Try a norm, or skip connections.")
+    takes = dataclasses.replace(sick, takes_gain=True)
+    assert outlook_of([takes]).cures[0].startswith("bnmc.torch.gain_for_(model), a norm")
 
 
 def test_a_verdict_names_the_growth_per_block_the_try_and_a_cure_of_the_cause():
@@ -134,7 +136,13 @@ def test_a_verdict_names_the_growth_per_block_the_try_and_a_cure_of_the_cause():
     assert [text.split()[0] for text in wrong] == ["the", "gradients"]
     explosive = dataclasses.replace(huge, state_gradient_ratio=1e5, state_gradient_bend="7")
     assert "per block; most at '7')" in outlook_of([explosive]).wrong[0]
-    assert outlook_of([explosive]).cures[0].startswith("another gain (gain_for_), a norm")
+    assert outlook_of([explosive]).cures[0] == "a norm, or skip connections"
+    span = "b", "a", "2 of 3 blocks, of one shape"
+    stages = dataclasses.replace(grown, state_gradient_span=span)
+    assert (
+        "grow ×480 from block 'b' to 'a' (2 of 3 blocks, of one shape; squared:"
+        in (outlook_of([stages]).wrong[0])
+    )
     assert cures[0].startswith("a smaller last layer")
 
 
@@ -215,7 +223,7 @@ def test_cures_that_are_not_sure_come_last():
     torch.manual_seed(1)
     model = stack(40, bias=False)
     measured = measure(model, images, labels=labels, cosines=False, tries=True)
-    advice = "another gain (gain_for_), a norm, or skip connections; "
+    advice = "bnmc.torch.gain_for_(model), a norm, or skip connections; "
     name, tail = measured.cures[0].removeprefix(advice).split(" ", 1)
     assert name in ("gain_for_", "orthogonalize_")
     assert tail == "was tried, and helps, but not surely"
@@ -359,7 +367,7 @@ def same(value):
 #: Cures of the design, by hand.
 UNSURE = "no change of the weights that was tried is sure to help"
 BY_HAND = {
-    f"another gain (gain_for_), a norm, or skip connections: {UNSURE}": (
+    f"bnmc.torch.gain_for_(model), a norm, or skip connections: {UNSURE}": (
         lambda _: COLLECTION["residual, norm before"].make(),
         same,
     ),

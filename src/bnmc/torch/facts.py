@@ -61,6 +61,9 @@ class Facts(Result):
     state_gradient_bend : str
         The block before which ‖∂L/∂h‖ changes by more than a factor 3, and by more than its mean
         factor cubed; "" if there is none.
+    state_gradient_span : tuple of str
+        The last and the first one of these two blocks, and how many blocks have their shape, in
+        words; () if these are the last and the first block of all.
     effective_rank : float
         exp of the entropy of the normalized singular values of the last block.
     input_correlation, first_correlation, last_correlation : float
@@ -93,6 +96,8 @@ class Facts(Result):
     overflow : str
         The first number that is infinite or NaN in the dtype of the model. The facts are then those
         in float64.
+    takes_gain : bool
+        Whether `gain_for_` takes the model; False if no rule asks for a gain.
 
     Examples
     --------
@@ -115,6 +120,7 @@ class Facts(Result):
     state_gradient_ratio: float = math.nan
     state_gradient_rate: float = math.nan
     state_gradient_bend: str = ""
+    state_gradient_span: tuple[str, ...] = ()
     effective_rank: float = math.nan
     input_correlation: float = math.nan
     first_correlation: float = math.nan
@@ -132,6 +138,7 @@ class Facts(Result):
     zero_by_design: bool = False
     measured_share: float = math.nan
     overflow: str = ""
+    takes_gain: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts, for JSON; None for NaN and infinity."""
@@ -146,21 +153,27 @@ class Facts(Result):
 
 def ratio_of_states(
     names: Sequence[str], shapes: Sequence[tuple[int, ...]], norms: Sequence[float]
-) -> tuple[float, float, str]:
-    """Return the norm of the first gradient of a state over that of the last, rate, and bend.
+) -> dict[str, Any]:
+    """Return the norm of the first gradient of a state over that of the last, as facts.
 
     States of the most frequent shape are compared, or all of them if no shape repeats. A norm below
     the range of float32 counts as its smallest number.
     """
     chosen = _compared(shapes)
     if len(chosen) < 2:
-        return math.nan, math.nan, ""
+        return {}
     logs = np.log(np.maximum([norms[place] for place in chosen], _SMALLEST))
     steps = np.abs(np.diff(logs))
     place, growth = int(np.argmax(steps)), logs[0] - logs[-1]
     stands_out = steps[place] > max(math.log(3.0), 3.0 * steps.mean())
     ratio, rate = np.exp(np.clip([growth, 2.0 * growth / len(steps)], -700.0, 700.0))
-    return float(ratio), float(rate), names[chosen[place + 1]] if stands_out else ""
+    share = f"{len(chosen)} of {len(names)} blocks, of one shape"
+    some = len(chosen) < len(names)
+    return {
+        "state_gradient_ratio": float(ratio), "state_gradient_rate": float(rate),
+        "state_gradient_bend": names[chosen[place + 1]] if stands_out else "",
+        "state_gradient_span": (names[chosen[-1]], names[chosen[0]], share) if some else (),
+    }  # fmt: skip
 
 
 def ratios_of_states(shapes: Sequence[tuple[int, ...]], norms: Sequence[float]) -> FloatArray:

@@ -82,8 +82,28 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     1.414214
     """
     inner = as_model(model)
-    target = real("target", target, above=0.0)
-    reading = chain_of(inner, batch=batch, shape=_IMAGES)
+    layers, gain = _layers_and_gain(inner, real("target", target, above=0.0), batch)
+    with as_it_was(inner, cure=True), torch.no_grad():
+        for module in layers:
+            root = module.weight.double().square().mean().sqrt()
+            module.weight.mul_(gain / (math.sqrt(module.weight[0].numel()) * root))
+            if module.bias is not None:
+                module.bias.zero_()
+    return model
+
+
+def takes_gain(model: torch.nn.Module) -> bool:
+    """Whether `gain_for_` takes a model, and does not raise."""
+    try:
+        _layers_and_gain(model, 1.0, 64)
+    except BnmcError:
+        return False
+    return True
+
+
+def _layers_and_gain(model: torch.nn.Module, target: float, batch: int) -> tuple[list[Any], float]:
+    """Return the hidden weight layers of a model, and the gain that reaches the target."""
+    reading = chain_of(model, batch=batch, shape=_IMAGES)
     chain = _described(reading)
     if chain.skip != 0.0:
         allowed = "a model without skip connections"
@@ -97,16 +117,10 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
             "the gain", _recommendation(chain, target),
         )  # fmt: skip
     gain = _gain(dual(chain.activation), target)
-    modules = weight_matrices(inner)
-    with as_it_was(inner, cure=True), torch.no_grad():
-        for name in reading.layers:
-            require_own_weight(name, modules[name])
-            weight: Any = modules[name].weight
-            root = weight.double().square().mean().sqrt()
-            weight.mul_(gain / (math.sqrt(weight[0].numel()) * root))
-            if modules[name].bias is not None:
-                modules[name].bias.zero_()
-    return model
+    modules = weight_matrices(model)
+    for name in reading.layers:
+        require_own_weight(name, modules[name])
+    return [modules[name] for name in reading.layers], gain
 
 
 def _described(reading: ModelChain) -> Chain:

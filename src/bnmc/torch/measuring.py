@@ -28,11 +28,12 @@ from bnmc.torch.facts import (
     spread_of,
 )
 from bnmc.torch.fresh import Fresh, fresh_networks, redrawing
+from bnmc.torch.gains import takes_gain
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
 from bnmc.torch.learning_rate import RATED, rate_of_model
 from bnmc.torch.models import Inputs, as_inputs, is_implicit, tensor_of, torch
-from bnmc.torch.outlook import is_doubtful, outlook_of
+from bnmc.torch.outlook import asks_for_gain, is_doubtful, outlook_of
 from bnmc.torch.prediction import Gradient, Prediction, beside_copies, is_affordable, predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
 from bnmc.torch.reading import ModelNetwork, network_of
@@ -237,6 +238,9 @@ def measure(
                         if forward is None:
                             reading = network_of(network, batch=data.samples)
                     passes.append(_pass_of(network, data, goal, layers, view, cosines, reading))
+                    facts = passes[-1].facts
+                    if asks_for_gain(facts):
+                        passes[-1].facts = replace(facts, takes_gain=takes_gain(network))
                     if wants_rate and goal is not None:
                         rates.append(rate_of_model(network, data.tensors[0], loss=goal.name))
                     if networks == 1 and goal is not None:
@@ -321,7 +325,7 @@ class _Others:
             for _ in range(_DRAWS):
                 redraw()
                 with suppress(BnmcError):
-                    facts.append(self.facts())
+                    facts.append(replace(self.facts(), takes_gain=self.first.facts.takes_gain))
         return facts
 
     def cures(self, draws: list[Facts]) -> dict[str, Facts]:
@@ -467,14 +471,8 @@ class _Pass:
             reached = [place for place, each in enumerate(by_state) if each is not None]
             shapes = [tuple(states[place].shape) for place in reached]
             norms = [float(by_state[place].double().norm()) for place in reached]
-            ratio, rate, bend = ratio_of_states(
-                [self.names[place] for place in reached], shapes, norms
-            )
+            facts |= ratio_of_states([self.names[place] for place in reached], shapes, norms)
             self.state_ratios[reached] = ratios_of_states(shapes, norms)
-            facts |= {
-                "state_gradient_ratio": ratio, "state_gradient_rate": rate,
-                "state_gradient_bend": bend,
-            }  # fmt: skip
         matrices = [part for part in model.parameters() if part.ndim > 1]
         measured = {name for names in self.weights for name in names}
         total = sum(part.numel() for part in model.parameters())

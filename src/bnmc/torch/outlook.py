@@ -43,6 +43,9 @@ _OF_STATES = "gradients of activations"
 _EVAL = "The model is in eval mode: batch norms use running statistics. "
 _TRAIN = "model.train(), and measure again"
 
+#: The cure of gradients that fall or grow, of all models.
+_SCALED = "a norm, or skip connections"
+
 #: Facts of other draws of the weights differ by less than this factor, mostly.
 _NEAR = 3.0
 
@@ -94,7 +97,7 @@ class Outlook(Result):
     >>> model = nn.Sequential(*layers, nn.Linear(32, 4))
     >>> outlook = measure(model, torch.randn(16, 32), labels=torch.arange(16) % 4).outlook
     >>> outlook.sgd, outlook.adam, outlook.cures[0]
-    ('no', 'late', 'another gain (gain_for_), a norm, or skip connections')
+    ('no', 'late', 'bnmc.torch.gain_for_(model), a norm, or skip connections')
     """
 
     sgd: str
@@ -221,24 +224,24 @@ def faults_of(facts: Facts) -> list[Fault]:
 
 def _of_gradients(facts: Facts) -> list[Fault]:
     faults = []
-    norm = "another gain (gain_for_), a norm, or skip connections"
+    cure_of_scale = f"bnmc.torch.gain_for_(model), {_SCALED}" if facts.takes_gain else _SCALED
     if facts.without_signal >= 0.45:
         share = f"{100 * facts.without_signal:.0f} %"
         faults.append(Fault(
             "signal", "no", "late" if facts.small_gradients > 0.25 else "trains",
             f"{share} of the weight matrices have gradient norms below 1e-6 of their own norm",
-            norm,
+            cure_of_scale,
         ))  # fmt: skip
     ratio = facts.state_gradient_ratio
-    of_blocks = f"×{factor(ratio)} from the last block to the first{_per_block(facts)}"
+    of_blocks = _of_blocks(facts, with_rate=True)
     if ratio < 1 / 50:
         text = f"{_OF_STATES} fall to {of_blocks}"
-        faults.append(Fault("fall", "no", "late", text, norm))
+        faults.append(Fault("fall", "no", "late", text, cure_of_scale))
     if ratio > 200:
         answers = ("no", "undecided") if ratio > 1e4 else ("undecided", "undecided")
         # Batch norm keeps the scale of states, whatever the gain: its gradients grow by its rate.
         has_batch_norm = not math.isnan(facts.numbers_per_channel)
-        cure = "ELU or SELU, skip connections, or fewer layers" if has_batch_norm else norm
+        cure = "ELU or SELU, skip connections, or fewer layers" if has_batch_norm else cure_of_scale
         text = f"{_OF_STATES} grow {of_blocks}"
         faults.append(Fault("growth", *answers, text, cure))
     if facts.lost > 0.9:
@@ -253,12 +256,23 @@ def _of_gradients(facts: Facts) -> list[Fault]:
     return faults
 
 
-def _per_block(facts: Facts) -> str:
-    """Return the growth of squared gradients per block, and where it is not even, in words."""
+def asks_for_gain(facts: Facts) -> bool:
+    """Whether a rule fires that a gain may cure."""
+    return any(fault.cure == _SCALED for fault in faults_of(facts))
+
+
+def _of_blocks(facts: Facts, *, with_rate: bool) -> str:
+    """Return the ratio of gradients of activations with its blocks, and where it is not even."""
     rate, bend = facts.state_gradient_rate, facts.state_gradient_bend
-    parts = [] if math.isnan(rate) else [f"squared: ×{rate:.3g} per block"]
-    parts += [f"most at {bend!r}"] if bend else []
-    return f" ({'; '.join(parts)})" if parts else ""
+    text, parts = "the last block to the first", []
+    if facts.state_gradient_span:
+        last, first, share = facts.state_gradient_span
+        text, parts = f"block {last!r} to {first!r}", [share]
+    if with_rate:
+        parts += [] if math.isnan(rate) else [f"squared: ×{rate:.3g} per block"]
+        parts += [f"most at {bend!r}"] if bend else []
+    beside = f" ({'; '.join(parts)})" if parts else ""
+    return f"×{factor(facts.state_gradient_ratio)} from {text}{beside}"
 
 
 def _lost(facts: Facts) -> str:
@@ -415,8 +429,7 @@ def _numbers(facts: Facts, rows: str, wrong: str = "", fall: float | None = None
         beside = f" ({'; '.join(chance)})" if chance else ""
         parts.append(f"loss {facts.loss:.3g}{beside}")
         if not (math.isnan(facts.state_gradient_ratio) or _OF_STATES in wrong):
-            ratio = factor(facts.state_gradient_ratio)
-            parts.append(f"{_OF_STATES} ×{ratio} from the last block to the first")
+            parts.append(f"{_OF_STATES} {_of_blocks(facts, with_rate=False)}")
     parts.append(f"effective rank of the {rows} {facts.effective_rank:.3g} in the last block")
     return "; ".join(parts)
 
