@@ -331,4 +331,5 @@ BEFORE_READING = [
 LATER = {
     "a torn chunk", "a lost chunk", "a link gram/c/0", "a link layer/c/0", f"a link {TILE}",
     "states without precision", "states of fewer chains", "states of scalars", "states of text",
+    "checksums: []", "checksums: [1, 2]", "checksums: ['x']", "a long chunk", "an empty tile",
 }  # fmt: skip

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 #: Files whose tiny runs take seconds together; the others compile for longer.
-FAST = ("bench_normals", "bench_regularity", "bench_roofline", "bench_scaling")
+FAST = ("bench_normals", "bench_roofline")
 
 
 @pytest.fixture

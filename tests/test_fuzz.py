@@ -14,6 +14,7 @@ import fuzzing
 import numpy as np
 import pytest
 from hypothesis import settings
+from slow_cases import some
 
 import bnmc
 from bnmc import testing
@@ -24,8 +25,8 @@ from bnmc.simulation import export
 
 #: Number of calls of each group.
 COUNTS = {
-    "functions": 1000, "runs": 300, "files": 400, "written": 60, "stores": 25, "pickles": 120,
-    "command line": 40,
+    "functions": 600, "runs": 200, "files": 400, "written": 60, "stores": 25, "pickles": 120,
+    "command line": 20,
 }  # fmt: skip
 #: Longest time of a call, in seconds, with the time to compile kernels.
 LONGEST = fuzzing.LONGEST + 60.0
@@ -80,7 +81,10 @@ def numbers_among(label):
     return {name: array for name, array in arrays.items() if array.dtype == float and array.size}
 
 
-@pytest.mark.parametrize("label", fuzzing.FUNCTIONS | fuzzing.RUNS)
+# Every second function each time.
+@pytest.mark.parametrize(
+    "label", some(fuzzing.FUNCTIONS | fuzzing.RUNS, *[*fuzzing.FUNCTIONS, *fuzzing.RUNS][::2])
+)
 @pytest.mark.filterwarnings("ignore")
 def test_entries_at_the_ends_of_float64_under_any_error_state(label):
     """No result is NaN, and none is infinite unless the documentation says so.

@@ -86,14 +86,8 @@ def test_each_experiment_has_a_kept_picture_and_table():
         assert 1_000 < (FIGURES / f"{name}.png").stat().st_size < 62_000, name
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "bridging-1b" else [pytest.mark.slow])
-        for name in experiments.names()
-        if name not in MEASURED
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in experiments.names() if name not in MEASURED])
 def test_kept_tables_are_those_of_today(name):
     """The same words, and the same numbers up to rounding, which differs between processors."""
     for importable in ("xarray", "matplotlib"):

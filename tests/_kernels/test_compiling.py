@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from numba.core import config
 from programs import finished
+from slow_cases import some
 
 import bnmc
 from bnmc._kernels import numba_internals
@@ -95,7 +96,7 @@ DIFFERENCES = {
 }
 
 
-@pytest.mark.parametrize("what", DIFFERENCES)
+@pytest.mark.parametrize("what", some(DIFFERENCES, "a missing name"))
 def test_another_numba_is_used_as_it_is_and_told_once(what, tmp_path):
     change, reason = DIFFERENCES[what]
     printed, warned = outputs(change + APPLY, NUMBA_CACHE_DIR=str(tmp_path))

@@ -424,7 +424,7 @@ def run_factors(spec, factors, layers, log_start=0.25, exponents=None):
     wishart.factor_layers(
         spec,
         wishart.Factors(factors, exponents, np.full(chains, log_start)),
-        codes.Draw(1, CHAIN, *KEY),
+        codes.Draw(1, np.uint32(CHAIN), *KEY),
         slots,
         wishart.Record(record, log_scales, log_pivots),
         memory.work(columns, 1, np.float64),

@@ -14,9 +14,9 @@ inline_module(elementary)
 
 LONG = np.longdouble
 PI = LONG(np.pi) + LONG(1.2246467991473531772e-16)
-POINTS = 250_000
+POINTS = 100_000
 # Of these the oracles are series of many terms.
-FEWER_POINTS = {"erf": POINTS // 4, "gelu": POINTS // 4}
+FEWER_POINTS = {"erf": POINTS // 2, "gelu": POINTS // 2}
 
 extended = pytest.mark.skipif(
     np.finfo(LONG).nmant < 63, reason="the oracles need a long double of 64 bits"

@@ -211,6 +211,7 @@ def test_the_kernels_of_a_wheel_are_found_in_a_zip_file(copied, tmp_path):
     assert (loaded["hits"], loaded["misses"]) == ({"apply": 1}, {})
 
 
+@pytest.mark.slow
 def test_a_frozen_application_needs_no_sources(copied, tmp_path):
     """The bytecode tells one version from another."""
     done = []
@@ -245,6 +246,7 @@ def entries(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 def test_a_function_of_a_module_that_is_missing_here_is_compiled(tmp_path):
     """Its cached code refers to the module by its name."""
     (tmp_path / "away").mkdir()

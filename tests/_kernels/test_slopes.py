@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import special
+from slow_cases import pairs
 
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu.elementwise import apply
@@ -53,8 +54,7 @@ def values(name, x, how):
     return out
 
 
-@pytest.mark.parametrize("name", SLOPES)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "dtype"), pairs(SLOPES, ["float32", "float64"]))
 def test_slopes_are_the_derivatives(name, dtype):
     x = GRID.astype(dtype)
     x = x[x != 0]

@@ -33,8 +33,7 @@ def below_envelope(sigma, n):
     return (np.interp(s, s[upper], phi[upper]) - phi).max()
 
 
-@pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 1000])
+@pytest.mark.parametrize(("name", "n"), pairs(NAMED, [1, 2, 3, 10, 1000]))
 def test_distortion_of_named_activations(name, n):
     result = bridging.distortion(name, n)
     x = result.maximiser

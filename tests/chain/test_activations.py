@@ -339,7 +339,7 @@ def test_what_cannot_travel_is_a_typed_error():
 def test_a_spawned_process_agrees():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
         for activation, (digest, values) in zip(
-            everything(), executor.map(facts, everything()), strict=True
+            everything()[::3], executor.map(facts, everything()[::3]), strict=True
         ):
             assert digest == activation.digest
             np.testing.assert_array_equal(values, facts(activation)[1])

@@ -219,6 +219,8 @@ print(activation(1.0))
 """
 
 
+# In this process: `test_code_that_was_compiled_with_earlier_values_is_not_used`.
+@pytest.mark.slow
 def test_no_process_gets_a_changed_value_from_the_cache(tmp_path):
     for changed in ("3", "2"):
         done = finished("-c", CHANGED, changed, NUMBA_CACHE_DIR=str(tmp_path))

@@ -271,6 +271,8 @@ print(Activation(f).digest)
 """
 
 
+# `simulation/test_identity.py` resumes a run with such objects in another process each time.
+@pytest.mark.slow
 def test_objects_of_the_main_module_have_the_same_digest_in_every_process():
     """Whatever the order of sets, and the lines of the source."""
     runs = [

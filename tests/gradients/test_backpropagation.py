@@ -13,7 +13,7 @@ from gradient_runs import ALL, assert_same_bits
 from numpy_network import covariance
 from oracle import FALSE_ALARM
 from scipy import stats
-from slow_cases import slow
+from slow_cases import slow, some
 
 import bnmc
 from bnmc import Activation, Chain, Network, errors
@@ -71,6 +71,8 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
     assert_same_bits(whole, run(threads=2))
 
 
+# Any task can go to a process: `_support/test_workers.py` runs others there each time.
+@pytest.mark.slow
 def test_orthogonal_weights_on_processes():
     chain = Chain(600, 4, "tanh", weights="haar")
     options = {"chains": 3, "rng": 3, "threads": 1}
@@ -114,16 +116,16 @@ def test_networks_have_the_bits_of_their_chain_and_of_all_ways(tmp_path):
         bnmc.backpropagate(chain.repeat(0))
 
 
-def test_the_rate_is_that_of_the_mean_field():
+@pytest.mark.parametrize("name", some(["relu", "tanh", "gelu"], "relu"))
+def test_the_rate_is_that_of_the_mean_field(name):
     # 40 chains of 60 layers: the standard error is 0.1 %, and the effect of the width, of order
     # (batch / width) = 0.25 %, is allowed for once.
-    for name in ("relu", "tanh", "gelu"):
-        chain = Chain(4000, 10, name)
-        run = bnmc.backpropagate(chain, 60, chains=40, rng=1, dtype="float32", observables=())
-        rate = run.backward_rate()
-        predicted = bnmc.MeanField(chain).fixed_point().backward_rate
-        assert rate.stderr < 0.002 * rate.value
-        assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
+    chain = Chain(4000, 10, name)
+    run = bnmc.backpropagate(chain, 60, chains=40, rng=1, dtype="float32", observables=())
+    rate = run.backward_rate()
+    predicted = bnmc.MeanField(chain).fixed_point().backward_rate
+    assert rate.stderr < 0.002 * rate.value
+    assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from slow_cases import some
 
 from bnmc import Chain, MeanField, Network, errors
 from bnmc.gradients import jacobian, jacobian_law
@@ -66,7 +67,7 @@ WIDE = {
 }
 
 
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("name", some(WIDE, "layer", "none, haar", "batch"))
 def test_wide_networks(name):
     """Finite width changes moments by order 1/width, here a few percent; 6 networks."""
     chain, depth = WIDE[name]

@@ -49,7 +49,7 @@ def test_factors_of_the_authors_code(name, powers, hidden):
     assert Scaling(-HALF, 0, q_hidden=2).hidden_rate(2048, 128) == pytest.approx(16.0)
 
 
-@pytest.mark.parametrize("name", list(SCALINGS))
+@pytest.mark.parametrize("name", some(SCALINGS, "default", "mean-field"))
 def test_measured_powers_of_two_hidden_layers(name):
     """Powers of the kernels at the start between widths 16 and 256.
 

@@ -137,7 +137,7 @@ GIVEN = {
 
 
 # With a step, the samples are tested as without.
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", some(GIVEN, *(set(GIVEN) - {"haar", "linear residual"})))
 @pytest.mark.parametrize("with_step", [slow(False), True])
 def test_given_samples_of_any_chain_pass(name, with_step):
     options, law, left_out = GIVEN[name]

@@ -169,6 +169,8 @@ with mock.patch.object(numba.cuda.dispatcher, "get_current_device", return_value
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="NVVM is for Linux alone")
 @pytest.mark.skipif(not SIMULATED, reason="the GPU has compiled them already")
+# `_kernels/test_gpu_ptx.py` compiles kernels of the same functions each time.
+@pytest.mark.slow
 def test_they_compile_for_a_gpu():
     done = finished("-c", COMPILE, NUMBA_ENABLE_CUDASIM="0")
     assert ".entry" in done.stdout

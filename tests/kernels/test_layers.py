@@ -305,10 +305,9 @@ def test_numbers_that_are_not_finite_end_no_kernel_and_have_their_status(norm, n
     x = kernels.representation(chain)
     a[0, :5, :70] = h.T
     a[0, 2, 9] = h[9, 2] = number
-    assert (
-        kernels.weights_layer(RELU, law, kernels.WeightCode.GAUSSIAN, a, 1, 0, KEY, out, work, x)
-        == bad
-    )
+    # An enumeration would be another type, for which the layer compiles again.
+    code = int(kernels.WeightCode.GAUSSIAN)
+    assert kernels.weights_layer(RELU, law, code, a, 1, 0, KEY, out, work, x) == bad
     assert kernels.gram(law, h, out, work) == bad
     # Without a normalization, they pass through.
     expected = kernels.Status.OK if norm == "none" else bad

@@ -56,8 +56,8 @@ METASTABLE = {
     "dead samples": (gaussian(10, 3, "relu", norm="batch-uncentred"), "lost rank"),
     "two dead samples": (gaussian(8, 3, "relu"), None),
     "both ends flat": (gaussian(10, 2, CLIP, norm="batch-uncentred"), "lost rank"),
-    "a wide flat piece": (gaussian(30, 3, LATE, norm="batch-uncentred"), "lost rank"),
     # Each of these has a like one among the others.
+    "a wide flat piece": (gaussian(30, 3, LATE, norm="batch-uncentred"), "lost rank"),
     "one silu sample": (lambda: near(block_symmetric("silu", 26), 600), "had not met"),
     "silu samples that collapse": (
         lambda: near(partial_collapse("silu", 32, distinct=10), 400, 1e-3),
@@ -106,7 +106,7 @@ def test_wells_are_found_from_other_starts():
         )
 
 
-@pytest.mark.parametrize("name", some(METASTABLE, *[*METASTABLE][:5]))
+@pytest.mark.parametrize("name", some(METASTABLE, *[*METASTABLE][:4]))
 def test_metastable_chains_are_refused_or_certified_with_what_they_may_do(name):
     make, reason = METASTABLE[name]
     chain, start = make()

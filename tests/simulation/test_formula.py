@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws import CASES, assert_formula, convolved, grams_of, haar, networks_of, normal
 from numpy_network import gram_of
-from slow_cases import pairs, slow, some
+from slow_cases import slow, some
 
 import bnmc
 from bnmc import Chain
@@ -98,8 +98,7 @@ def test_runs_without_states_have_the_formula(name, sampler):
     assert_formula(*TABLE[name], 1e-9, sampler=sampler)
 
 
-#: Cases whose float32 rows other tests compile kernels for; an orthogonal matrix of 1300 rows takes
-#: seconds.
+#: An orthogonal matrix of 1300 rows takes seconds.
 SINGLE = [
     name for name, (chain, _) in WIDE.items() if chain.convolution is None and name != "two panels"
 ]
@@ -108,7 +107,10 @@ SINGLE = [
 @pytest.mark.parametrize(
     ("sampler", "name"),
     [
-        *pairs(["conditional", "weights"], SINGLE, every=6),
+        # Float32 kernels of these compile for other tests, too.
+        ("conditional", "none, norm-activation"),
+        ("weights", "batch, pre-activation"),
+        *(slow(sampler, name) for sampler in ("conditional", "weights") for name in SINGLE),
         slow("conditional", "two taps, skip"),
         slow("weights", "nine taps"),
     ],

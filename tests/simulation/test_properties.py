@@ -201,6 +201,11 @@ LATER = {
     "weights: bias, states",
     "weights: scale, states",
     "weights: scale, skip",
+    "conditional, skip, float32",
+    "conditional: bias, states",
+    "conditional: convolution",
+    "conditional: scale, states",
+    "haar, 0.0, float64",
     "haar, 0.0, float32",
     "haar, 0.5, float32",
 }

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy_network import FUNCTIONS, gram_of, normalised
 from scipy import special, stats
+from slow_cases import pairs
 
 from bnmc import Activation, Chain, FirstLayer, Observable, drawn_weights, simulate
 from bnmc._kernels.cpu import memory
@@ -151,8 +152,9 @@ def through_features(generator, shape):
 
 
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize(
+    ("sampler", "dtype"), pairs(["conditional", "weights"], ["float64", "float32"])
+)
 @pytest.mark.parametrize(("norm", "eps"), [("batch", 0.0), ("batch", 0.2), ("none", 0.0)])
 @pytest.mark.parametrize(
     "initial", ["gaussian", "collinear", FIRST_LAYER], ids=["gaussian", "collinear", "FirstLayer"]

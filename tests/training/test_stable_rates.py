@@ -195,7 +195,11 @@ LIMITS = {
 }  # fmt: skip
 
 
-COSTLY = ("biases, cross-entropy", "batch, block")
+#: Each norm and the scalings of all sizes are in another case.
+COSTLY = (
+    "biases, cross-entropy", "batch, block", "none, ntk", "none, mup", "layer, standard",
+    "layer, ntk",
+)  # fmt: skip
 
 
 def batched(width):

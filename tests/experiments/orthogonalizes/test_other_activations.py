@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import numpy_network
+import pytest
 from experiment_checks import CERTAIN, errors, require_mean, slope_error
 from scipy import special
 
@@ -69,6 +70,7 @@ def test_activations_see_rows_of_length_1():
     assert special.stdtrit(199, 1 - CERTAIN / 2) * spread < 0.04 * plain.mean()
 
 
+@pytest.mark.slow
 def test_networks_that_lost_a_sample_are_left_out():
     """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
     data = orthogonalizes.fig_6(

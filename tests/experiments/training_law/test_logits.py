@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from slow_cases import slow
 
 from bnmc.experiments.kit import Run
 from bnmc.experiments.limits.divergences import Compared
@@ -12,7 +11,9 @@ from bnmc.experiments.training_law import logits
 FIGURE = "training-limits"
 
 
-@pytest.mark.parametrize("scaling", ["default", slow("mean-field")])
+# The networks are those of `training/test_course.py`, whose steps are those of PyTorch.
+@pytest.mark.slow
+@pytest.mark.parametrize("scaling", ["default", "mean-field"])
 def test_laws_of_the_figure_of_drawn_networks(scaling):
     """One hidden layer: means and variances of logits, and D, are those of `limits-kl`.
 

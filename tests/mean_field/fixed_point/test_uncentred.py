@@ -1,6 +1,7 @@
 """The fixed point under the norm that does not centre, for activations that are not odd."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ def chain_of(activation, n, width=1000):
     return bnmc.Chain(width, n, activation, norm="batch-uncentred")
 
 
+@cache
 def fixed_point(activation, n):
     return MeanField(chain_of(activation, n)).fixed_point()
 
@@ -80,9 +82,8 @@ def test_of_several_fixed_points_both_quadratures_return_the_same(monkeypatch):
 @pytest.mark.parametrize(("activation", "count"), [("relu", 150_000), slow("sigmoid", 400_000)])
 def test_a_layer_keeps_the_block(activation, count):
     """Pairs of rows of covariances G in a batch, κ between batches: E σσ′ is κ."""
-    n = 4
-    chain = chain_of(activation, n)
-    fixed = MeanField(chain).fixed_point()
+    n = 5
+    chain, fixed = chain_of(activation, n), fixed_point(activation, n)
     whole = np.full((2 * n, 2 * n), fixed.cross_batch)
     whole[:n, :n] = whole[n:, n:] = fixed.gram
     rows = np.random.default_rng(5).standard_normal((count, 2 * n)) @ np.linalg.cholesky(whole).T
