@@ -209,7 +209,7 @@ def test_cures_are_tried_on_the_model():
         "the last layer times .1",
         "orthogonalize_",
     }
-    assert measured.cures[0].startswith("gain_for_ (tried on this model: SGD no → trains, Adam ")
+    assert measured.cures[0].startswith("gain_for_ (tried on this model: SGD does not train → ")
     assert measured.verdict.endswith(f"Try {measured.cures[0]}.")
     assert not any(text.startswith("the last layer") for text in measured.cures)
     after = measure(gain_for_(model), images, labels=labels, cosines=False)

@@ -18,6 +18,11 @@ from bnmc.torch.facts import Facts
 #: From best to worst.
 _ANSWERS = ("trains", "undecided", "late", "no")
 
+#: The same in a verdict.
+_WORDS = {
+    "trains": "trains", "undecided": "may not train", "late": "starts late", "no": "does not train",
+}  # fmt: skip
+
 #: The rules, causes before their effects.
 _CAUSES = (
     "dead", "inputs", "softmax", "clones", "growth", "loss", "overflow", "fall", "lost",
@@ -140,11 +145,11 @@ def outlook_of(
     ordered = sorted(faults.values(), key=lambda each: _rank(each[0]))
     for fired in ordered:
         fault, count = fired[0], len(fired)
-        share = "" if count == len(draws) else f" (in {count} of {len(draws)} draws of the weights)"
+        text = fault.text if count == len(draws) else _of_draws(fault.text, count, len(draws))
         if 2 * count < len(draws):
-            beside.append(f"{fault.text}{share}")
+            beside.append(text)
             continue
-        wrong.append(f"{fault.text}{share}")
+        wrong.append(text)
         cures.append(fault.cure)
     if wrong and _is_untrained_in_eval(first):
         cures.insert(0, _TRAIN)
@@ -156,6 +161,15 @@ def outlook_of(
     if fall is not None:
         beside.append(f"20 steps of Adam lower the loss to {fall:.2g} of chance at the best rate")
     return Outlook(sgd, adam, tuple(wrong), tuple(beside), tuple(dict.fromkeys(cures)))
+
+
+def _of_draws(text: str, count: int, draws: int) -> str:
+    """Return the text of a fault of some draws; its bracket has the numbers of the first one."""
+    share = f"in {count} of {draws} draws of the weights"
+    head, bracket, numbers = text.partition(" (")
+    if not bracket:
+        return f"{text} ({share})"
+    return f"{head} ({share}; {numbers.removesuffix(')')} in the first of these)"
 
 
 def _is_untrained_in_eval(facts: Facts) -> bool:
@@ -405,7 +419,8 @@ def compared(name: str, before: Facts, after: Facts) -> str:
     """Return what a cure that was tried does, with the numbers before and after."""
     (sgd, adam), (then, others) = _answers_of(before), _answers_of(after)
     return (
-        f"{name} (tried on this model: SGD {sgd} → {then}, Adam {adam} → {others}; loss "
+        f"{name} (tried on this model: SGD {_WORDS[sgd]} → {_WORDS[then]}, Adam {_WORDS[adam]} → "
+        f"{_WORDS[others]}; loss "
         f"{before.loss:.3g} → {after.loss:.3g}; {_OF_STATES} "
         f"×{factor(before.state_gradient_ratio)} → ×{factor(after.state_gradient_ratio)}; "
         f"effective rank {before.effective_rank:.3g} → {after.effective_rank:.3g})"
@@ -413,11 +428,7 @@ def compared(name: str, before: Facts, after: Facts) -> str:
 
 
 def _answer(outlook: Outlook) -> str:
-    words = {
-        "no": "does not train", "late": "starts late", "trains": "trains",
-        "undecided": "may not train",
-    }  # fmt: skip
-    return f"SGD {words[outlook.sgd]}, Adam {words[outlook.adam]}"
+    return f"SGD {_WORDS[outlook.sgd]}, Adam {_WORDS[outlook.adam]}"
 
 
 def _numbers(facts: Facts, rows: str, wrong: str = "", fall: float | None = None) -> str:
