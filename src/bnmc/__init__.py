@@ -13,7 +13,9 @@ A name is imported when it is first used, so importing the package costs nothing
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.version import __version__ as __version__
@@ -86,10 +88,22 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"bnmc.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'bnmc' has no attribute {name!r}")
+        where = _found_in(name)
+        hint = f"; did you mean bnmc.{where}.{name}?" if where else ""
+        raise AttributeError(f"module 'bnmc' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(f"bnmc.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _found_in(name: str) -> str | None:
+    """Return the first module whose ``__all__`` has a name, by its text: nothing is imported."""
+    for module in () if name.startswith("_") else _MODULES:
+        with contextlib.suppress(OSError):
+            text = pkgutil.get_data("bnmc", f"{module}/__init__.py") or b""
+            if f'"{name}"'.encode() in text.partition(b"__all__ = ")[2].partition(b"]")[0]:
+                return module
+    return None
 
 
 def __dir__() -> list[str]:

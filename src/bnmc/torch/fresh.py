@@ -106,9 +106,9 @@ def fresh_networks(
         return None, "weights are decided where they are asked"
     count = min(_MOST, int(_PRODUCTS // max(products, 1.0)))
     if count < _LEAST:
-        share = max(1, int(100 * _PRODUCTS / (_LEAST * products)))
-        why = f"{_LEAST} fresh networks of this model take too long"
-        return None, f"{why}; pass {share} % of the samples, or fewer"
+        samples = int(batch.samples * _PRODUCTS / (_LEAST * products))
+        remedy = f"; pass {samples} samples or fewer" if samples >= 2 else ""
+        return None, f"copies of this model with new weights take too long{remedy}"
     try:
         duplicate = copy.deepcopy(model)
     except Exception as error:  # attributes of a user's module may be anything

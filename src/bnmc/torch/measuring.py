@@ -257,6 +257,8 @@ def measure(
                     # Those of each network, and the arrays that join them.
                     require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
             notes = _notes(inner, passes[0], goal)
+            if isinstance(model, type):
+                notes = *notes, f"a new model was drawn from {model.__name__}"
 
             def copies(with_loss: bool, weights: tuple[str, ...]) -> tuple[Fresh | None, str]:
                 given = None if layers is None else passes[0].chosen

@@ -225,9 +225,12 @@ def chain_of(
         members = [
             block for block in square if block.kind == kind or block.begins(kind, hidden[-1])
         ]
-        for block in hidden:
-            if block not in members:
-                troubles.append(f"{block.weight.label}: another width, norm, activation or skip")
+        others = [block.weight.label for block in hidden if block not in members]
+        if len(others) > 1:
+            others = [
+                f"{len(others)} layers ({', '.join(others[:3])}{', …'[: 3 * (len(others) > 3)]})"
+            ]
+        troubles.extend(f"{label}: another width, norm, activation or skip" for label in others)
         return _chain(members, batch, size, troubles)
 
 

@@ -148,6 +148,8 @@ def inspect(
                 )
             )  # fmt: skip
     head = f"input: {layout(states.shape, states.ndim > 3)}"
+    if states.ndim == 2 and states.dtype.kind in "iu":
+        head = f"input: {states.shape[0]} samples × {states.shape[1]} positions"
     facts: dict[str, Any] = {"input": list(states.shape)}
     pairs = [_cosines(result) if cosines else {} for result in results]
     last = results[-1]
@@ -304,12 +306,15 @@ def _parts_of(model: str) -> tuple[str, str]:
     module, _, name = model.partition(":")
     if not (module and name):
         raise ArgumentError("model", model, _MODEL)
+    if module.endswith(".py"):
+        near = f"{module.removesuffix('.py')}:{name}"
+        raise ArgumentError("model", model, _MODEL, f"did you mean {near}?")
     return module, name
 
 
 def _factory(text: str, evaluate: bool, weights: Path | None) -> Any:
     """Return a factory of the model that ``module:name`` names, with the weights of a file."""
-    from bnmc.errors import ArgumentError, ArgumentTypeError
+    from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
     allowed, (module_name, name) = _MODEL, _parts_of(text)
     with _current_folder_first():
@@ -319,6 +324,9 @@ def _factory(text: str, evaluate: bool, weights: Path | None) -> Any:
                 value = getattr(value, part)
         except Exception as error:  # the module of a user raises anything
             hint = f"{type(error).__name__}: {error}"
+            if isinstance(error, AttributeError) and error.obj is not None:
+                near = UnknownNameError("model", str(error.name), dir(error.obj)).suggestion
+                hint += f"; did you mean {near!r}?" if near else ""
             raise ArgumentError("model", text, allowed, hint) from error
     from bnmc._support.extras import import_extra
 
