@@ -371,3 +371,6 @@ def test_what_type_checkers_see_is_the_same():
 def test_unknown_names_are_refused():
     with pytest.raises(AttributeError, match="no attribute 'simulat'"):
         bnmc.simulat  # noqa: B018
+    for name, where in {"measure": "torch", "tv_bound": "mixing", "check": "invariant"}.items():
+        with pytest.raises(AttributeError, match=f"; did you mean bnmc.{where}.{name}\\?$"):
+            getattr(bnmc, name)

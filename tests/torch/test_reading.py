@@ -374,6 +374,9 @@ UNFIT = {
     "kinds": (
         lambda: nn.Sequential(*mlp(4, 6)[:-1], *mlp(1, 6, nn.Tanh)), "12: another width, norm, "
     ),
+    "two of another kind": (
+        lambda: nn.Sequential(*mlp(4, 6)[:-1], *mlp(2, 6, nn.Tanh)), "2 layers (12, 15): another"
+    ),
 }  # fmt: skip
 
 #: Models of which no chain can be made.
