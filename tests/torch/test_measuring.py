@@ -423,7 +423,7 @@ BAD = {
     "several inputs": ((MODEL, (X, X)), {}, ArgumentError, "takes 2 positional arguments but 3"),
     "names": ((MODEL, {"x": X}), {}, ArgumentError, "unexpected keyword argument 'x'"),
     "unequal": ((MODEL, (X, X[:2])), {}, ArgumentError, "as many samples in each argument"),
-    "pixels": ((MODEL, X.byte()), {}, ArgumentError, "of dtype uint8, allowed: a batch"),
+    "pixels": ((MODEL, X.byte()), {}, ArgumentError, "pass batch.float() / 255"),
     "other width": ((MODEL, X[:, :2]), {}, ArgumentError, "a batch that the model takes"),
     "labels": ((MODEL, X), {"labels": [0]}, ArgumentError, "one for each of 4 samples"),
     "labels 99": (

@@ -149,11 +149,9 @@ def called(
     except Exception as error:  # the forward of a user's model raises anything
         hint = f"{type(error).__name__}: {error}"
         allowed = "a batch that the model takes"
-        value = inputs.shapes
         if any(tensor.dtype == torch.uint8 for tensor in inputs.tensors):
-            value = f"{value}, of dtype uint8"
-            allowed = f"{allowed}, as batch.float() / 255 may be"
-        raise ArgumentError("batch", value, allowed, hint) from error
+            hint = f"its dtype is uint8: pass batch.float() / 255; {hint}"
+        raise ArgumentError("batch", inputs.shapes, allowed, hint) from error
     finally:
         for handle in handles:
             handle.remove()
