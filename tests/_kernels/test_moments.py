@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from oracle import layer_spec
+from slow_cases import some
 
 from bnmc._kernels.cpu import memory, moments, numbers
 from bnmc._kernels.scalar import codes
@@ -58,7 +59,7 @@ def merged(values, panel, groups, centred, eps=0.0, dtype=np.float64):
     return sums.shift, sums.scale, event, column
 
 
-@DTYPES
+@pytest.mark.parametrize("dtype", some([np.float32, np.float64], np.float32))
 @pytest.mark.parametrize("groups", [1, 3, 700, 1050])
 @pytest.mark.parametrize("centred", [True, False])
 def test_segments_of_panels_and_groups_are_merged(dtype, groups, centred):

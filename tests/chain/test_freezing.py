@@ -17,6 +17,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.experimental import jitclass
 from numba.extending import intrinsic, overload, register_jitable
 from programs import finished
+from slow_cases import slow
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.code_digest import digest_of
@@ -175,7 +176,11 @@ def compiled_value(activation, x=1.0):
 
 
 @pytest.mark.filterwarnings("ignore::numba.NumbaExperimentalFeatureWarning")
-@pytest.mark.parametrize("what", [*CHANGES, *MADE])
+# Functions of Numba with and without signatures take the same way.
+@pytest.mark.parametrize(
+    "what",
+    [slow(what) if "(" in what and "cfunc" not in what else what for what in (*CHANGES, *MADE)],
+)
 def test_changes_after_an_activation_was_made_do_not_reach_it(what):
     function, change = made(what)
     before = Activation(function)
@@ -190,7 +195,7 @@ def test_changes_after_an_activation_was_made_do_not_reach_it(what):
 
 
 @pytest.mark.parametrize(
-    "compiles", ["numba.njit", "numba.vectorize", "numba.cfunc('float64(float64)')"]
+    "compiles", ["numba.njit", slow("numba.vectorize"), slow("numba.cfunc('float64(float64)')")]
 )
 def test_code_that_was_compiled_with_earlier_values_is_not_used(compiles):
     """Its digest is that of the present values, and other processes have these."""

@@ -14,6 +14,7 @@ from gradient_runs import ALL, assert_same_bits, assert_same_to_rounding, on_dev
 from laws import haar
 from numpy_network import normalised
 from oracle import gram, normals, projector, semidefinite_cholesky
+from slow_cases import slow
 
 import bnmc
 from bnmc import Chain, Convolution, GroupNorm, errors
@@ -235,7 +236,7 @@ def derivative(loss, h):
         ("batch", "norm-activation", {}),
         ("batch-uncentred", "norm-activation", {}),
         ("layer", "norm-activation", {"bias_variance": 0.3, "skip": 0.5, "eps": 0.1}),
-        ("group(2)", "activation-norm", {"bias_variance": 0.3, "skip": 0.5, "eps": 0.1}),
+        slow("group(2)", "activation-norm", {"bias_variance": 0.3, "skip": 0.5, "eps": 0.1}),
         ("batch", "pre-activation", {"skip": 0.5, "eps": 0.1}),
     ],
 )
@@ -279,7 +280,7 @@ def test_a_layer_is_that_of_numpy(norm, order, options):
     assert run.delta_gram[0, 0] * scale == pytest.approx(slopes.T @ slopes, rel=1e-10, abs=1e-10)
 
 
-@pytest.mark.parametrize("convolution", [None, Convolution((1, 2), (1, 2))])
+@pytest.mark.parametrize("convolution", [slow(None), Convolution((1, 2), (1, 2))])
 def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
     """Vᵀδ = a (aᵀa)⁺ (fᵀδ - aᵀZ) + Z for the outputs f = V a, then through tanh and layer norm.
 

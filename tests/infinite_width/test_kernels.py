@@ -396,8 +396,7 @@ RESIDUAL = {
 @pytest.mark.parametrize(
     ("kind", "tangent"),
     [
-        *((kind, True) for kind in RESIDUAL), ("blocks", False),
-        *(slow(kind, False) for kind in RESIDUAL if kind != "blocks"),
+        *((kind, True) for kind in RESIDUAL), *(slow(kind, False) for kind in RESIDUAL),
     ],
 )  # fmt: skip
 def test_layers_of_several_kinds_are_those_of_networks(kind, tangent):

@@ -38,7 +38,7 @@ def test_float32_and_progress():
 
 
 @pytest.mark.parametrize(
-    ("variance", "tangent"), [slow(0.8, False), (1.2, False), (0.8, True), slow(1.2, True)]
+    ("variance", "tangent"), [slow(0.8, False), slow(1.2, False), (0.8, True), slow(1.2, True)]
 )
 def test_a_kernel_that_no_layer_changes_is_left_alone(variance, tangent):
     """Layers that are equal, but not the same object, are computed one by one."""

@@ -7,6 +7,7 @@ import pickle
 import matplotlib as mpl
 import numpy as np
 import pytest
+from slow_cases import slow
 
 from bnmc import plot
 from bnmc.chain.activations import BUILTIN
@@ -39,7 +40,7 @@ def test_a_figure_fits_a_paper(width, inches):
         plot.figure(width="collumn")
 
 
-@pytest.mark.parametrize(("kind", "fonts"), [("pdf", b"/Type0"), ("ps", b"/FontType 42")])
+@pytest.mark.parametrize(("kind", "fonts"), [("pdf", b"/Type0"), slow("ps", b"/FontType 42")])
 def test_files_have_fonts_of_type_42(kind, fonts, tmp_path):
     """Of a path, in PDF also a stream, after pickling; the settings of Matplotlib stay."""
     before = dict(mpl.rcParams)

@@ -380,7 +380,7 @@ DIVISIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", DIVISIONS)
+@pytest.mark.parametrize("what", some(DIVISIONS, "rows", "passes", "chunks"))
 def test_bits_do_not_depend_on_the_division_of_a_run(what):
     chain, depth, options, divisions = DIVISIONS[what]
     runs = []
@@ -681,7 +681,7 @@ GO_ON = {
 }
 
 
-@pytest.mark.parametrize("what", GO_ON)
+@pytest.mark.parametrize("what", some(GO_ON, *(set(GO_ON) - {"passes by weights"})))
 def test_a_run_goes_on_elsewhere(what):
     chain, options = GO_ON[what]
     whole = simulate(chain, 2, rng=3, backend="cpu", **options)

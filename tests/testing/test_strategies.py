@@ -179,6 +179,8 @@ def test_large_batches_can_be_drawn():
 # ---------------------------------------------------------------- bad input
 
 
+# `test_downstream.py` imports the package without Hypothesis each time.
+@pytest.mark.slow
 def test_hypothesis_is_imported_when_a_strategy_is_made():
     code = """
 import sys

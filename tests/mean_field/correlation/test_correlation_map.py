@@ -265,14 +265,15 @@ BIAS = 20.0 / WIDTH
 @pytest.mark.parametrize(
     ("name", "options", "start"),
     [
-        # The map of the first and the third case is that of the second one, with other numbers.
+        # The map of a slow case has a norm, a skip connection and a bias of others.
         pytest.param("tanh", {"gain": 1.2**0.5, "bias_variance": 0.3}, 0.9999,
                      marks=pytest.mark.slow),
         ("tanh", {"gain": 2.5**0.5, "bias_variance": 0.05}, 0.9999),
         pytest.param("tanh", {"gain": 2.5**0.5, "bias_variance": 0.05}, 0.0,
                      marks=pytest.mark.slow),
         ("relu", {"norm": "group(4)", "order": "activation-norm", "bias_variance": 0.1}, 0.999),
-        ("relu", {"norm": "layer", "gain": 3.0**0.5, "bias_variance": 0.1, "skip": 0.5}, 0.5),
+        pytest.param("relu", {"norm": "layer", "gain": 3.0**0.5, "bias_variance": 0.1, "skip": 0.5},
+                     0.5, marks=pytest.mark.slow),
         ("tanh", {"norm": "rms", "order": "pre-activation", "skip": 1.0}, 0.99),
     ],
 )  # fmt: skip
@@ -375,7 +376,7 @@ def test_a_kink_near_correlation_one():
     assert run.correlation[1] == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("bump", [slow((0.0, 0.003)), (0.7, 0.003), (-1.1, 0.05)])
+@pytest.mark.parametrize("bump", [slow((0.0, 0.003)), (0.7, 0.003), slow((-1.1, 0.05))])
 def test_narrow_bumps_need_not_be_declared(bump):
     bumps, c = (bump, (-0.4, 1.3)), np.array([-1.0, -0.999, 0.0, 0.5, 0.99, 0.99999, 1.0])
     sigma = gaussian_bumps.line_and_bumps(*bumps)
