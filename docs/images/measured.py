@@ -20,7 +20,7 @@ def measured():
 
 
 def numbers():
-    names = ("rank", "soft_rank", "rank_bound", "layer_gradient_norm")
+    names = ("rank", "soft_rank", "effective_rank", "layer_gradient_norm")
     return {name: getattr(measured(), name) for name in names}
 
 

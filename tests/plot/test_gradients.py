@@ -67,7 +67,7 @@ def test_lines_and_bands():
     measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=3, cosines=False)
     left, right = plot.measurement(measured, backward_rate=1.5).axes
     for line, values in zip(
-        left.lines, (measured.rank, measured.soft_rank, measured.rank_bound), strict=True
+        left.lines, (measured.rank, measured.soft_rank, measured.effective_rank), strict=True
     ):
         np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 6))
         np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))

@@ -188,6 +188,8 @@ def test_functions_and_modules_that_are_called_twice():
     measured = measure(model, batch)
     assert measured.layers == ("begin", "twice", "twice#2")
     assert measured.comparable == ()  # without a loss there are no gradients
+    assert measured.notes == ()
+    assert measure(Functional, batch).notes == ("a new model was drawn from Functional",)
     last = model(batch)["features"].detach().double().numpy()
     np.testing.assert_allclose(measured.gram[0, -1], last @ last.T / 4, rtol=1e-12)
     assert measure(model, batch, layers=["twice"]).layers == ("twice", "twice#2")

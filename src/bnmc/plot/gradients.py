@@ -128,17 +128,18 @@ def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
     >>> len(picture.axes)
     1
     """
-    names = ("layers", "rank", "soft_rank", "rank_bound", "layer_gradient_norm", "comparable")
+    names = ("layers", "rank", "soft_rank", "effective_rank", "layer_gradient_norm", "comparable")
     axes.require_attributes("result", result, "a result of bnmc.torch.measure", *names)
     if backward_rate is not None:
         backward_rate = real("backward_rate", backward_rate, above=0.0)
     norms = result.layer_gradient_norm
     picture, places = axes.figure(columns=1 if norms is None else 2)
     depth = np.arange(1, len(result.layers) + 1)
-    curves = {"rank": result.rank, "soft rank": result.soft_rank, "rank bound": result.rank_bound}
-    for (label, values), colour in zip(curves.items(), axes.COLOURS, strict=False):
+    curves = zip(("rank", "soft_rank", "effective_rank"), axes.COLOURS, strict=False)
+    for name, colour in curves:
         # The soft rank often equals the rank, so both must be seen.
-        _curve(places[0], depth, values, colour, label, "o--" if label == "soft rank" else "o-")
+        label, style = name.replace("_", " "), "o--" if name == "soft_rank" else "o-"
+        _curve(places[0], depth, getattr(result, name), colour, label, style)
     places[0].set_ylabel("rank")
     places[0].set_ylim(bottom=0.0)
     if norms is not None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: The numbers of each layer, with their heads in the table; "" for those that it does not show.
 _HEADS = {
-    "rank": "rank", "soft_rank": "soft rank", "effective_rank": "effective rank", "rank_bound": "",
+    "effective_rank": "effective rank", "rank": "rank", "soft_rank": "soft rank", "rank_bound": "",
     "orthogonality_gap": "gap", "mean_correlation": "correlation", "isometry": "", "scale": "scale",
     "state_gradient_ratio": "‖∂L/∂h‖", "layer_gradient_norm": "‖∂L/∂W‖",
 }  # fmt: skip
