@@ -213,7 +213,7 @@ def test_each_stage_has_its_share_of_alpha(monkeypatch):
 MISTAKES = {
     "eps 1e-5": ({"eps": 1e-5}, "eps = 1e-05"),
     "eps 1e-8": ({"eps": 1e-8}, "eps = 1e-08"),
-    "ddof 1": ({"ddof": 1}, r"ddof = 1\): x is smaller by sqrt\(\(n-1\)/n\) = 0.8944"),
+    "ddof 1": ({"ddof": 1}, r"ddof = 1\): N\(h\) is smaller by sqrt\(\(n-1\)/n\) = 0.8944"),
     "evaluation mode": ({"norm": identity}, "evaluation mode"),
     "momentum": ({"momentum": 0.1}, r"correlation 0\.\d+ with that of the next.*momentum"),
     "layer norm": ({"axis": 0}, "the norm acts on samples"),
@@ -427,7 +427,10 @@ def test_the_error_says_what_was_seen_and_survives_pickling():
     assert isinstance(error, bnmc.errors.BnmcError)
     assert max(map(len, str(error).splitlines())) <= 80
     first, *others = unwrapped(error).splitlines()
-    assert first == f"not the law of {RELU}, seen in {error.calls} calls"
+    explained = f"({error.calls_in_all} with the explanation)"
+    assert first == f"not the law of {RELU}, found after {error.calls} calls {explained}"
+    assert 26 <= error.calls < error.calls_in_all
+    assert not re.search(r"expected -?\d+(\.\d+)?e-|\(p\s*=?\n", str(error))
     assert others[0] == f"most likely: {error.causes[0]}"
     assert "eps = 1e-05" in others[0]
     assert others[len(error.causes)].startswith("failed tests: measured, expected ± standard error")

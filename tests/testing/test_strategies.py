@@ -55,6 +55,11 @@ def test_a_kind_of_batch_is_what_it_says(kind):
             assert (h.std(axis=1) < 2.0**-7).all()
         elif kind == "huge scale":
             assert (np.abs(h).max(axis=1) >= 2.0**4).all()
+        elif kind == "large means":
+            assert (h.mean(axis=1) > 100.0 * h.std(axis=1)).all()
+            naive = np.square(h).mean(axis=1) - h.mean(axis=1) ** 2
+            if h.min() > 2.0**30:
+                assert not np.allclose(naive, h.var(axis=1))
         else:
             assert (np.abs(h).max(axis=1) <= 32.0).all()
 

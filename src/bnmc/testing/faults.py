@@ -301,7 +301,7 @@ def _norm_of(chain: Chain) -> _Norm:
 def _divided(what: str, count: int, formula: str = "") -> str:
     """Return the text of a variance of `count` numbers that is divided by one less."""
     ratio = math.sqrt((count - 1) / count)
-    return f"the variance of {what} (ddof = 1): x is smaller by {formula}{ratio:.4f}"
+    return f"the variance of {what} (ddof = 1): N(h) is smaller by {formula}{ratio:.4f}"
 
 
 def _wrong_norms(chain: Chain) -> Iterator[tuple[str, _Norm]]:

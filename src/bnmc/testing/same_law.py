@@ -6,6 +6,7 @@ Each of the states reveals other mistakes.  `whole_networks` has the test of a w
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -45,6 +46,9 @@ _CALLS_TO_EXPLAIN, _ROWS_TO_EXPLAIN = 16, 2048
 #: Number of claims in a message, and its width in characters.
 _SHOWN, _WIDTH = 6, 80
 
+#: A space at which no line ends.
+_UNBROKEN = "\N{NO-BREAK SPACE}"
+
 #: Number of calls of the tested step that lead to the state "iterated".
 _ITERATED = 10
 
@@ -60,23 +64,23 @@ class LawMismatch(BnmcError, AssertionError):
         The most likely causes, the clearest first; empty if no known cause fits.
     failures : tuple of bnmc.invariant.Claim
         The claims that fail, the clearest first.
-    calls : int
-        Number of calls of the step so far.
+    calls, calls_in_all : int
+        Numbers of calls of the step until the test failed, and with those for the explanation.
 
     Attributes
     ----------
-    chain, causes, failures, calls
+    chain, causes, failures, calls, calls_in_all
         The parameters, unchanged.
 
     Examples
     --------
     >>> from bnmc.testing import LawMismatch
     >>> import bnmc
-    >>> raise LawMismatch(bnmc.Chain(10, 3), ("the output is scaled by 2",), (), 32)
+    >>> raise LawMismatch(bnmc.Chain(10, 3), ("the output is scaled by 2",), (), 26, 842)
     Traceback (most recent call last):
         ...
     bnmc.testing.LawMismatch: not the law of Chain(width=10, batch=3,
-    activation='linear'), seen in 32 calls
+    activation='linear'), found after 26 calls (842 with the explanation)
     most likely: the output is scaled by 2
     """
 
@@ -86,9 +90,12 @@ class LawMismatch(BnmcError, AssertionError):
         causes: tuple[str, ...],
         failures: tuple[Claim, ...],
         calls: int,
+        calls_in_all: int,
     ) -> None:
-        self.chain, self.causes, self.failures, self.calls = chain, causes, failures, calls
-        seen = f"not the law of {chain}, seen in {calls} calls"
+        self.chain, self.causes, self.failures = chain, causes, failures
+        self.calls, self.calls_in_all = calls, calls_in_all
+        explained = f" ({calls_in_all} with the explanation)" if calls_in_all > calls else ""
+        seen = f"not the law of {chain}, found after {calls} calls{explained}"
         named = (f"most likely: {cause}" for cause in causes)
         # The first line follows the name of the class.
         first = _wrapped(seen, " " * len("bnmc.testing.LawMismatch: ")).lstrip()
@@ -128,8 +135,8 @@ def assert_same_law(
         Upper bound of the probability that a correct step fails, in (0, 1).
     rows : int, default 16384
         Least number of rows of h′ per state before a step passes, >= 2.  At every width there are
-        at least 16 calls per state (64 if the weights are not Gaussian).  The documentation page on
-        tests lists the mistakes that need more.
+        at least 16 calls per state (64 if the weights are not Gaussian).  :doc:`/undetected` lists
+        the mistakes that need more.
 
     Raises
     ------
@@ -141,19 +148,16 @@ def assert_same_law(
         numbers in the shape of a state, at most 1e30 times the gain in size.  Also if rounding
         errors hide the law of the chain on all states.
 
+    See Also
+    --------
+    from_features_last, from_images, from_linear_first : Other layouts.
+    bnmc.invariant.check : A claim about the stationary law.
+
     Notes
     -----
-    The step is tested on eight states:
-
-    - a generic state;
-    - a state whose rows are equal, except up to four in random places, so that as many columns of W
-      can be read off h′;
-    - rows with large means;
-    - samples near a line;
-    - duplicated samples;
-    - rows with standard deviations from 1e-6 to 1e-2, which reveal an ε;
-    - rows with standard deviations from 1e3 to 1e6;
-    - the state after ten layers of the step itself.
+    :doc:`/testing` has the eight states on which the step is tested, and explains the tests by
+    name.  :doc:`/undetected` has the faults that they find and miss, and the measured share of
+    right steps that fail.
 
     The dtype that the step returns bounds its rounding errors, and the norm, the activation, and
     the skip connection over the gain amplify them: after tanh, a norm of values near 1 does so.
@@ -193,47 +197,6 @@ def assert_same_law(
     For other weights, the tests are those of one step of `bnmc.invariant.check`, after 64, 128 and
     so on calls on each state.  They rest on the central limit theorem, so `alpha` is approximate.
 
-    The table shows numbers of correct steps that failed, of 1000 of each chain with `rows` 64
-    (``pytest bench -k false_alarms``).  The expectations are at most 50, 10 and 1:
-
-    =========================================== ===== ===== =====
-    chain                                         5 %   1 % 0.1 %
-    =========================================== ===== ===== =====
-    relu, width 10, batch 3                        34     3     1
-    tanh, width 20, batch 5, skip 0.5              40     6     0
-    linear, uncentred, width 12, batch 12          33     4     1
-    =========================================== ===== ===== =====
-
-    The following mistakes were made in a layer of width 20, batch 5 and relu, and tested at `alpha`
-    1e-6.  Each was found in all of 40 repetitions, and explained within 3 s.  The table shows the
-    number of calls before the explanation, in the median and at most
-    (``pytest bench -k mistakes --quick``):
-
-    ============================================ ====== =======
-    mistake                                      median at most
-    ============================================ ====== =======
-    eps 1e-5; evaluation mode; no centring           26      26
-    running statistics, momentum 0.1                 26      26
-    ddof 1                                           42      74
-    activation tanh; leaky relu, slope 0.01          26      26
-    variance 2/width; Linear of PyTorch              26      26
-    skip connection 0.1                              26      26
-    variance 4 % off                                522    1034
-    uniform weights                                  42      74
-    uniform weights, width 10 and batch 3           266     266
-    normal weights, truncated at ±2                 138     138
-    orthogonal weights                               26      26
-    one W at all calls                               26      26
-    seven W in turn                                  42      74
-    rows correlated by 0.2, or alike in pairs        26      26
-    ============================================ ====== =======
-
-    The documentation page on tests has a table of faults whose signs vary, of laws near the normal
-    law, and of normalized weights, for widths 20, 200 and 1000, and a list of what stays invisible.
-
-    A scale that is 1 % off was found with 16384 rows at width 20, but missed for the linear chain
-    of width 10 and batch 3, which needs more rows.
-
     **Networks.**  Each layer is tested given the states of the layers before, in the same way: its
     skip connection or skip path is subtracted, and its rows are whitened by the covariance of each
     call.  So the tests are as exact, and the error names the layer.  The norm and the activation
@@ -257,7 +220,7 @@ def assert_same_law(
     ...     assert_same_law(lambda h: layer(h, ddof=1), chain, rng=0)
     ... except AssertionError as error:
     ...     print(error.causes[0])
-    the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by sqrt((n-1)/n) =
+    the variance of a row is divided by n - 1, not n (ddof = 1): N(h) is smaller by sqrt((n-1)/n) =
     0.8944
 
     A network whose second layer has a factor too much:
@@ -294,10 +257,11 @@ def assert_same_law(
     for calls in stages:
         failures = _failures(test, calls, alpha / len(stages))
         if failures:
+            found_after = test.step.calls
             # Explain from more calls, after which a false alarm may no longer fail.
             failures = _failures(test, max(calls, test.calls_to_explain), alpha) or failures
             causes = test.causes({claim.claim for claim in failures})
-            raise LawMismatch(chain, causes, failures, test.step.calls)
+            raise LawMismatch(chain, causes, failures, found_after, test.step.calls)
 
 
 def _require_testable(chain: Chain, width: int) -> None:
@@ -327,20 +291,29 @@ def _lines(failures: Iterable[Claim]) -> Iterator[str]:
     if rows:
         yield "failed tests: measured, expected ± standard error if the law is right (p-value)"
     for row in rows[:_SHOWN]:
-        expected = "" if row.expected is None else f", expected {row.expected:.4g}"
+        expected = "" if row.expected is None else f", expected {_rounded(row):.4g}"
         error = "" if row.stderr is None else f" ± {row.stderr:.2g}"
         p = f"p = {row.p_value:.1g}" if row.p_value else "p < 1e-300"
-        yield f"  {row.claim}: {row.statistic:.4g}{expected}{error} ({p})"
+        yield f"  {row.claim}: {row.statistic:.4g}{expected}{error} ({p.replace(' ', _UNBROKEN)})"
     if len(rows) > _SHOWN:
         yield f"  and {len(rows) - _SHOWN} more, in `failures`"
 
 
+def _rounded(row: Claim) -> float:
+    """Return an expectation to the digits of its standard error: 0 if it is 0 up to rounding."""
+    expected, error = row.expected or 0.0, row.stderr
+    if not error or not math.isfinite(error):
+        return expected
+    return round(expected, 1 - math.floor(math.log10(error))) + 0.0
+
+
 def _wrapped(line: str, indent: str = "") -> str:
     hanging = 4 * " " + line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(
+    text = textwrap.fill(
         line, _WIDTH, initial_indent=indent, subsequent_indent=hanging,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+    return text.replace(_UNBROKEN, " ")
 
 
 # --- calls on each state, in stages

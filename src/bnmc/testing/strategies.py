@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 #: Kinds of states of `batches`.
-BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
+BATCH_KINDS = (
+    "generic", "collinear", "tiny variance", "huge scale", "large means", "duplicated",
+)  # fmt: skip
 
 #: Laws of weights with independent entries, and without bias.
 _INDEPENDENT = tuple(
@@ -79,8 +81,9 @@ def chains(
     widths, batches, activations, norms, skips, gains, weights, epsilons : SearchStrategy, optional
         Strategies of the arguments of `Chain`.  By default widths are 1 to 64 and batches 2 to 16.
         All named activations, norms over the batch and laws of independent weights occur, and
-        "none".  Gains have moduli
-        from 1/4 to 4, skip connections are 0 or between -1 and 1, and eps is 0.
+        "none".  Gains have moduli from 1/4 to 4, skip connections are 0 or between -1 and 1, and
+        eps is 0.  Discrete laws of weights may raise `ZeroVarianceError` in narrow chains; pass
+        ``weights=st.just("gaussian")`` to avoid it.
 
     Returns
     -------
@@ -143,6 +146,7 @@ def batches(
         - "collinear": multiples of one sample, plus f times a generic state;
         - "tiny variance": f times a generic state;
         - "huge scale": a generic state divided by f;
+        - "large means": a generic state plus 1/f, without rounding;
         - "duplicated": one sample equals another (generic for fewer than 3 samples).
 
     Returns
@@ -185,11 +189,13 @@ def batches(
             h[:, copies[0]] = h[:, copies[1]]
             return _varied(h, copies[2])
         h = _varied(h, 0)
-        if kind in BATCH_KINDS[1:4]:
+        if kind in BATCH_KINDS[1:5]:
             factor = 2.0 ** -draw(st.integers(*_POWERS))
             if kind == "collinear":
                 line = draw(_entries(shape[0], 1)) * np.arange(1.0, shape[1] + 1.0)
                 return _varied(line + factor * h, 0)
+            if kind == "large means":
+                return h + 1.0 / factor
             h = h * factor if kind == "tiny variance" else h / factor
         return h
 
