@@ -70,7 +70,7 @@ OPTIONS: dict[str, _Option] = {
         int | None, None,
         "Seed of the random numbers, or the printed key of a run. Default: a random seed, which is "
         "printed.",
-        parser=seed_of,
+        parser=seed_of, metavar="SEED",
     ),
     "sampler": _option(str, "auto", "Sampler: auto, conditional or weights.", metavar="NAME"),
     "dtype": _option(str, "float64", "Precision: float64 or float32.", metavar="TYPE"),

@@ -148,8 +148,8 @@ _HEADER = """\
    calls has no meaning. Functions need neither the GIL nor a lock, and may run at once, each call
    with a workspace and arrays for results of its own. They raise nothing, and call no Python.
 
-   Before using a table, check bnmc_is_compatible(table->major, table->minor): functions are only
-   ever added at its end (minor), or all is different (major). */
+   Before using a table, check bnmc_is_compatible(table->major, table->minor). A new minor version
+   adds functions at the end of the table; a new major version may change everything. */
 #ifndef BNMC_H
 #define BNMC_H
 

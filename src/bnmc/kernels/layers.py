@@ -79,8 +79,6 @@ def conditional_layer(
     Returns
     -------
     int
-        A status:
-
         A `Status`:
 
         - OK.

@@ -33,11 +33,19 @@ def bench(
     rows = layer_speeds(chain, seconds=seconds, threads=threads, progress=progress)
     heads = ["program", "layers per second", "normals per second", "speed / NumPy"]
     cells = [
-        [str(row["what"]), *(f"{value:.3g}" for value in list(row.values())[1:])] for row in rows
+        [str(row["what"]), *(_digits(value) for value in list(row.values())[1:])] for row in rows
     ]
     last = f"\nprocessor {host_cpu()}; layers of all networks together, medians of 3 rounds"
     document = {"chain": chain, "processor": host_cpu(), "rows": rows}
-    return Report(document, [f"{chain}\n", Table(heads, cells), last])
+    return Report(document, [f"{chain}\n", Table(heads, cells, "<>"), last])
+
+
+def _digits(value: float) -> str:
+    """Return three significant digits without an exponent, in groups of three above 9999."""
+    text = f"{value:.3g}"
+    if value < 1000:
+        return text
+    return f"{float(text):,.0f}".replace(",", " " if value >= 10_000 else "")
 
 
 @command()
