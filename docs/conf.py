@@ -32,6 +32,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
+    "c_functions",
     "experiment_scripts",
     "for_users",
     "kept_tables",

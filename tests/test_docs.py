@@ -190,7 +190,8 @@ def test_every_block_of_code_is_run():
     # `test_commands_run` runs the model.
     names = ("my_model", "on_dask", "on_mpi", "on_ray", "stored")
     scripts = {f"scripts/{name}.py" for name in names}
-    assert included == {"../tests/kernels/embedding.c"} | scripts
+    programs = {f"../tests/kernels/{name}.c" for name in ("embedding", "host")}
+    assert included == programs | scripts
 
 
 TESTING = DOCS / "testing.rst"

@@ -7,6 +7,10 @@ numbers of the extra information of each benchmark.  Date and machine stand abov
    :tables: 1 3
    :columns: us a layer-chain; x hand-written
    :renamed: word of the file = word of the page; another = a second
+   :first: activation
+
+With ``first``, the first column has this head, and the labels end before their first comma: other
+columns tell rows apart.  ``practrand`` is a table of a log of PractRand, a row for each length.
 
 ``bench-processors`` is one table of all kinds of processors, of the newest full run on each; with
 ``figures``, only of these figures.
@@ -70,20 +74,14 @@ class Bench(Directive):
         "tables": directives.positive_int_list,
         "columns": split,
         "renamed": split,
+        "first": directives.unchanged,
     }
 
     def run(self):
         path = RESULTS / f"{self.arguments[0]}.json"
         self.state.document.settings.env.note_dependency(str(path))
         document = read(self.arguments[0])
-        cores, load = document["machine_info"]["cores"], document.get("load")
-        line = (
-            f"{document['datetime'][:10]}, {processor_of(document)}, {cores} cores, load "
-            f"{f'{load[0]:.1f}' if load else 'unknown'} before it began; "
-            f"{'a quick run' if document['quick'] else 'a full run'}, "
-            f"commit {document['commit_info']['id'][:9]}."
-        )
-        paragraph = nodes.paragraph("", "", nodes.emphasis(text=line))
+        paragraph = nodes.paragraph("", "", nodes.emphasis(text=when_and_where(document)))
         groups = tables(document["benchmarks"])
         wanted = self.options.get("tables", range(1, len(groups) + 1))
         chosen = [groups[place - 1] for place in wanted]
@@ -98,9 +96,69 @@ class Bench(Directive):
         words = [pair.split(" = ") for pair in self.options.get("renamed", ())]
         return [
             paragraph,
-            *(drawing(table.title, *[renamed(row, words) for row in table.cells()])
-              for table in chosen),
-        ]  # fmt: skip
+            *(
+                drawing(*renamed([table.title], words), *self.cells(table, words))
+                for table in chosen
+            ),
+        ]
+
+    def cells(self, table, words):
+        headers, *rows = (renamed(row, words) for row in table.cells())
+        if "first" in self.options:
+            headers[0] = self.options["first"]
+            rows = [[label.partition(",")[0], *rest] for label, *rest in rows]
+        yield map(micro, headers)
+        for row in rows:
+            yield [row[0], *map(without_exponent, row[1:])]
+
+
+def micro(head):
+    return re.sub(r"\bus\b", "µs", head)
+
+
+def when_and_where(document):
+    cores, load = document["machine_info"]["cores"], document.get("load")
+    return (
+        f"{document['datetime'][:10]}, {processor_of(document)}, {cores} cores, load "
+        f"{f'{load[0]:.1f}' if load else 'unknown'} before it began; "
+        f"{'a quick run' if document['quick'] else 'a full run'}, "
+        f"commit {document['commit_info']['id'][:9]}."
+    )
+
+
+def without_exponent(text):
+    """Return a number as 2.3·10⁷, if it has an exponent."""
+    if not (match := re.fullmatch(r"(-?\d\.?\d*?)\.?0*e([+-]\d+)", text)):
+        return text
+    power = str(int(match[2])).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{match[1].rstrip('.')}·10{power}"
+
+
+class PractRand(Directive):
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def run(self):
+        name, title = self.arguments[0].split(maxsplit=1)
+        self.state.document.settings.env.note_dependency(str(RESULTS / f"{name}.json"))
+        document = read(name)
+        paragraph = nodes.paragraph("", "", nodes.emphasis(text=when_and_where(document)))
+        (log,) = (table for table in tables(document["benchmarks"]) if "RNG_test" in table.title)
+        return [paragraph, drawing(title, *by_length(log.rows))]
+
+
+def by_length(lines):
+    """Yield the cells of a table of a log of PractRand: a row for each length."""
+    yield ["length", "seconds", "tests", "unusual, suspicious or worse"]
+    length, remarks = (), []
+    for line in map(str.strip, lines):
+        if match := re.match(r"length= (.*) \(.*\), time= (.*) seconds", line):
+            length, remarks = match.groups(), []
+        elif match := re.match(r"no anomalies in (\d+) test|\.\.\.and (\d+) test", line):
+            count = int(match[1] or match[2]) + len(remarks)
+            yield [*length, str(count), "; ".join(remarks) or "none"]
+        elif match := re.search(r"(\S+) +R= .* (p = *\S+) +(\w.*)", line):
+            remarks.append(f"{match[1]}, {' '.join(match[2].split())}: {match[3]}")
 
 
 class BenchProcessors(Directive):
@@ -111,11 +169,8 @@ class BenchProcessors(Directive):
         for path in files:
             self.state.document.settings.env.note_dependency(str(path))
         documents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
-        return [
-            drawing(
-                "Speed by kind of processor", *processors(documents, self.options.get("figures"))
-            )
-        ]
+        rows = processors(documents, self.options.get("figures"))
+        return [drawing("Speed by kind of processor", *(map(micro, row) for row in rows))]
 
 
 def processors(documents, figures=None):
@@ -158,6 +213,7 @@ def values_of(document, benchmark, column):
 
 
 def drawing(title, headers, *rows):
+    headers = list(headers)
     group = nodes.tgroup(cols=len(headers))
     group += [nodes.colspec(colwidth=1) for _ in headers]
     head, body = nodes.thead(), nodes.tbody()
@@ -222,4 +278,5 @@ def setup(app):
         app.add_role(name, role_of(function, lambda words: RESULTS / f"{words[0]}.json"))
     app.add_directive("bench", Bench)
     app.add_directive("bench-processors", BenchProcessors)
+    app.add_directive("practrand", PractRand)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,7 +7,7 @@ estimates rates of convergence to the stationary law, and `invariant` computes a
 `regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
 and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
 code, `testing` the tests of your own layers, and `torch` your PyTorch models.  `implicit` holds
-random matrices that are decided where they are asked, and `train` runs gradient descent with them.
+random matrices that are drawn by direction, and `train` runs gradient descent with them.
 A name is imported when it is first used, so importing the package costs nothing.
 """
 

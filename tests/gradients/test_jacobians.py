@@ -184,10 +184,10 @@ def test_spectra_have_the_law_of_drawn_products(name, count):
     assert_same_law(features(squares), features(theirs))
 
 
-# Gaussian matrices that are decided where they are asked: `implicit/test_matrix.py`.
+# Gaussian matrices that are drawn by direction: `implicit/test_matrix.py`.
 @pytest.mark.parametrize("name", some(LAWS, "haar"))
 def test_directions_have_the_law_of_drawn_products(name):
-    """Few directions take the matrices that are decided where they are asked.
+    """Few directions take the matrices that are drawn by direction.
 
     The singular values on a random span are those of J times orthonormal columns.  Two-sample
     Kolmogorov-Smirnov tests of 250 networks a side see distances of .24.

@@ -418,7 +418,7 @@ class OfNetwork:
     ))],
 )  # fmt: skip
 def test_implicit_matrices_answer_as_the_kernels(weights, count):
-    """Kernels draw the first answers of matrices that are decided where they are asked."""
+    """Kernels draw the first answers of matrices that are drawn by direction."""
     chain, depth, rng = Chain(9, 4, "tanh", weights=weights, skip=0.5), 3, np.random.default_rng(5)
     matrix = partial(*((GaussianMatrix, 9, 9) if weights == "gaussian" else (HaarMatrix, 9)))
     run = bnmc.backpropagate(chain, depth, chains=10 * count, observables=ALL, rng=6)

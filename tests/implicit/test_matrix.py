@@ -1,4 +1,4 @@
-"""Matrices that are decided where they are asked: against drawn matrices, and against themselves.
+"""Matrices that are drawn by direction: against drawn matrices, and against themselves.
 
 The oracle of the law is a drawn matrix, which goes through the same program of products: Gaussian
 entries, or the QR factor with positive diagonal.  The oracle of an answer is `dense`: once all is

@@ -1,13 +1,5 @@
-/* A program that embeds bnmc: each of two threads simulates a chain, without Python.
-
-   test_c.py compiles it as a library that is given the table, and with -DPROGRAM as a program that
-   starts Python to get the table. */
-#ifdef PROGRAM
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#endif
+/* Each of two threads simulates a chain, without Python. host.c is a program that uses it. */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "bnmc.h"
@@ -76,23 +68,3 @@ int32_t run(const bnmc_f64 *table, int64_t depth, uint64_t key, double *grams) {
   }
   return status;
 }
-
-#ifdef PROGRAM
-int main(int count, char **arguments) {
-  double grams[CHAINS * BATCH * BATCH];
-  if (count != 3) return 2;
-  Py_Initialize();
-  PyObject *module = PyImport_ImportModule("bnmc.kernels.c");
-  PyObject *table = module ? PyObject_CallMethod(module, "table", "s", "relu") : NULL;
-  PyObject *address = table ? PyObject_GetAttrString(table, "address") : NULL;
-  if (!address) {
-    PyErr_Print();
-    return 2;
-  }
-  const bnmc_f64 *functions = PyLong_AsVoidPtr(address);
-  int32_t status = run(functions, atoll(arguments[1]), strtoull(arguments[2], NULL, 10), grams);
-  if (status) return 3;
-  for (int i = 0; i < CHAINS * BATCH * BATCH; i++) printf("%a\n", grams[i]);
-  return Py_FinalizeEx() ? 4 : 0;
-}
-#endif

@@ -233,10 +233,10 @@ def folder(tmp_path_factory):
     return path
 
 
-def compiled(folder, name, *options):
+def compiled(folder, name, *options, source=SOURCE):
     target = folder / name
     command = [COMPILER, "-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{folder}"]
-    command += [str(SOURCE), "-o", str(target), *options, "-lpthread"]
+    command += [str(source), "-o", str(target), *options, "-lpthread"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target
@@ -289,11 +289,10 @@ def test_a_compiled_library(folder, run):
 def test_the_programs_of_the_page(folder):
     """The commands of the page, in the folder of its two programs, print what the page shows."""
     page, source = (path.read_text(encoding="utf-8") for path in (PAGE, SOURCE))
-    blocks = dict(re.findall(r"code-block:: (python|console)\n\n((?:    .*\n|\n)+)", page))
+    blocks = dict(re.findall(BLOCK, page.partition("From a C program")[0]))
     (folder / "embedding.py").write_text(textwrap.dedent(blocks["python"]))
-    shown = re.findall(r":(?:start-at|end-before): (.*)", page)
-    start = source.index(shown[0])
-    (folder / "embedding.c").write_text(source[start : source.index(shown[1], start)])
+    start = re.search(r":start-at: (.*)", page)[1]
+    (folder / "embedding.c").write_text(source[source.index(start) :])
     printed = ""
     for line in textwrap.dedent(blocks["console"]).strip().splitlines():
         if not line.startswith("$ "):
@@ -306,6 +305,9 @@ def test_the_programs_of_the_page(folder):
     gram = bnmc.simulate(CHAIN, 20, rng="key:0000000000000007", sampler="conditional").gram[0, -1]
     assert printed == f"0 {gram.diagonal().round(2)}\n"
 
+
+#: Blocks of the page.
+BLOCK = r"code-block:: (python|console)\n\n((?:    .*\n|\n)+)"
 
 #: Replacements for functions of C: malloc returns NULL, and the second thread does not start.
 FAILING = {
@@ -342,29 +344,28 @@ PYTHON_H = Path(sysconfig.get_path("include")) / "Python.h"
 
 @needs_compiler
 @pytest.mark.skipif(not PYTHON_H.exists(), reason="there are no headers of Python")
-def test_a_compiled_program(folder, run):
-    """Python only compiles the functions: threads of C run them."""
+def test_a_c_program(folder):
+    """Python only compiles the functions: threads of C run them.  It prints what the page shows."""
     variables = sysconfig.get_config_vars()
     libraries = [variables["LIBDIR"], variables.get("LIBPL") or variables["LIBDIR"]]
-    options = ["-DPROGRAM", f"-I{PYTHON_H.parent}", *(f"-L{path}" for path in libraries)]
+    options = [f"-I{PYTHON_H.parent}", *(f"-L{path}" for path in libraries)]
     options += [f"-Wl,-rpath,{libraries[0]}", "-Wl,--export-dynamic"]
     options += [f"-lpython{variables['LDVERSION']}", *variables["LIBS"].split()]
     options += [*variables["SYSLIBS"].split()]
-    program = compiled(folder, "embedding", *options)
+    paths = os.pathsep.join(path for path in sys.path if path)
     done = subprocess.run(
-        [program, "20", str(int(run.key))],
-        env={
-            **os.environ,
-            "PYTHONHOME": sys.base_prefix,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        },
+        [compiled(folder, "host", *options, source=SOURCE.with_name("host.c"))],
+        env={**os.environ, "PYTHONHOME": sys.base_prefix, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    grams = np.array([float.fromhex(line) for line in done.stdout.split()]).reshape(2, 5, 5)
-    np.testing.assert_array_equal(grams, run.gram[:, -1])
+    gram = bnmc.simulate(CHAIN, 20, rng="key:0000000000000007", sampler="conditional").gram[0, -1]
+    assert done.stdout == " ".join(["0", *(f"{each:.2f}" for each in gram.diagonal())]) + "\n"
+    page = PAGE.read_text(encoding="utf-8")
+    (_, shown) = re.findall(BLOCK, page.partition("From a C program")[2])[0]
+    assert textwrap.dedent(shown).strip().splitlines()[-1] == done.stdout.strip()
 
 
 def test_scipys_low_level_callable(relu):

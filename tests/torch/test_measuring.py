@@ -642,5 +642,5 @@ def test_implicit_layers_are_measured_as_their_dense_twins():
     np.testing.assert_allclose(ours.gram, theirs.gram, rtol=1e-9, atol=1e-12)
     assert ours.layers == theirs.layers
     for cure in (haar_, break_):
-        with pytest.raises(ArgumentError, match="is decided where it is asked"):
+        with pytest.raises(ArgumentError, match="is drawn by direction"):
             cure(model)

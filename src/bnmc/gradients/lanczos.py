@@ -144,9 +144,9 @@ def extreme_singular_values(
     -----
     Lanczos' method with full orthogonalization multiplies by :math:`J^T J`, some 20 to 40 times for
     the largest value, and at most 300 times.  It ends when the residual is below `rtol` times the
-    Ritz value, which bounds the error.  Gaussian and orthogonal matrices of large width are decided
-    where they are asked (`bnmc.implicit`), so each product draws the rest of W from its law given
-    all products before, and the law of the result is exact.  Memory is about 160 · width · batch
+    Ritz value, which bounds the error.  Gaussian and orthogonal matrices of large width are drawn
+    by direction (`bnmc.implicit`), so each product draws the rest of W from its law given all
+    products before, and the law of the result is exact.  Memory is about 160 · width · batch
     numbers a layer.
 
     Examples

@@ -1,6 +1,6 @@
 """The weights of one network, for products of any number and order with W and Wᵀ.
 
-Gaussian and orthogonal matrices are decided where they are asked (`bnmc.implicit`).  If that would
+Gaussian and orthogonal matrices are drawn by direction (`bnmc.implicit`).  If that would
 ask for as many columns as W has, the matrix is drawn, which has the same law and takes less time.
 Matrices of all other laws are drawn: those of `bnmc.drawn_weights` with the same key.
 """

@@ -1,7 +1,8 @@
-"""Random matrices that are decided where they are asked.
+"""Random matrices that are drawn by direction.
 
 A random matrix need not exist before somebody multiplies by it.  `GaussianMatrix` and `HaarMatrix`
-keep what they were asked and draw each answer from its law given all answers before.  So any
+keep the directions that were multiplied, and draw each product from its law given all products
+before.  So any
 program of products with W and Wᵀ, and of updates W + u vᵀ, has exactly the law that it has for a
 drawn matrix, at sizes that no memory holds.  They are `scipy.sparse.linalg.LinearOperator` objects.
 

@@ -1,9 +1,9 @@
-"""Random matrices that are decided where they are asked.
+"""Random matrices that are drawn by direction.
 
-The state of a matrix is what it was asked, and what it answered:
+The state of a matrix is the directions that were multiplied, and their products:
 
-    basis[0] = A: orthonormal rows that W₀  was asked for;  image[0] = B: its row i is W₀  A_i
-    basis[1] = C: orthonormal rows that W₀ᵀ was asked for;  image[1] = D: its row i is W₀ᵀ C_i
+    basis[0] = A: orthonormal rows, the directions of W₀;   image[0] = B: its row i is W₀  A_i
+    basis[1] = C: orthonormal rows, the directions of W₀ᵀ;  image[1] = D: its row i is W₀ᵀ C_i
 
 W₀ has unit variance, or is orthogonal.  A product first locates x: x = coordinates · A, where what
 is new of x becomes a row of A, and its image is drawn from its law given all answers before.  Then
@@ -47,7 +47,7 @@ _LARGE = 1 << 26
 
 
 class ImplicitMatrix(LinearOperator, ABC):
-    """A random matrix that is decided where it is asked: `GaussianMatrix` or `HaarMatrix`."""
+    """A random matrix that is drawn by direction: `GaussianMatrix` or `HaarMatrix`."""
 
     def __init__(self, rows: int, columns: int, scale: float, rng: Any, dtype: object) -> None:
         super().__init__(np.dtype(arguments.precision(dtype)), (rows, columns))  # type: ignore[call-arg]
@@ -129,8 +129,8 @@ class ImplicitMatrix(LinearOperator, ABC):
         Returns
         -------
         (rows, columns) array
-            In the library of the vectors that were asked, or of NumPy.  All answers, before and
-            after, agree with it.
+            In the library of the vectors that were multiplied, or of NumPy.  All products, before
+            and after, agree with it.
 
         Raises
         ------
@@ -147,12 +147,12 @@ class ImplicitMatrix(LinearOperator, ABC):
         Parameters
         ----------
         rng : None, int, sequence of int, SeedSequence, BitGenerator or Generator
-            Source of the answers to come.
+            Source of the products to come.
 
         Returns
         -------
         GaussianMatrix or HaarMatrix
-            Given what W answered, its answers to new questions are independent of those of W.
+            Given the products so far, those of new directions are independent of those of W.
         """
         key, other = key_of(rng), copy.deepcopy(self)
         other._leave()
@@ -174,12 +174,12 @@ class ImplicitMatrix(LinearOperator, ABC):
 
     @property
     def asked(self) -> tuple[int, int]:
-        """How many directions W and Wᵀ were asked for: (columns, rows) once all is decided."""
+        """Numbers of directions of W and of Wᵀ: (columns, rows) once all entries are drawn."""
         return (len(self._basis[0]), len(self._basis[1])) if self._basis else (0, 0)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is decided; a shared basis counts in equal parts."""
+        """Bytes of all that is drawn; a shared basis counts in equal parts."""
         if self.is_decided:
             return self._image[1].nbytes
         size = 0 if self._coefficients is None else 8 * len(self._basis[0]) * len(self._basis[1])
@@ -272,13 +272,13 @@ class ImplicitMatrix(LinearOperator, ABC):
     def reserve(self, directions: int, others: int) -> None:
         """Expect so many directions of W and of Wᵀ, so that vectors are not copied as they grow.
 
-        Call it before the first question.  Memory that no vector fills is not touched.
+        Call it before the first product.  Memory that no vector fills is not touched.
         """
         self._room = min(directions, self.shape[1]), min(others, self.shape[0])
 
     @property
     def is_decided(self) -> bool:
-        """Whether all entries are decided, and kept in place of directions."""
+        """Whether all entries are drawn, and kept in place of directions."""
         return bool(self._basis) and isinstance(self._basis[0], Canonical)
 
     @property
@@ -509,11 +509,11 @@ class ImplicitMatrix(LinearOperator, ABC):
 
 
 class GaussianMatrix(ImplicitMatrix):
-    """A matrix with independent entries N(0, scale²), decided where it is asked.
+    """A matrix with independent entries N(0, scale²), drawn by direction.
 
     Every program of products with W and Wᵀ, each of which may depend on all answers before, has
     the law that it has for a drawn matrix.  A call with k vectors takes about (rows + columns) ·
-    (asked + k) · k operations, and keeps (rows + columns) · k numbers for those that are new.
+    (directions so far + k) · k operations, and keeps (rows + columns) · k numbers for new ones.
 
     Parameters
     ----------
@@ -534,7 +534,7 @@ class GaussianMatrix(ImplicitMatrix):
 
     Notes
     -----
-    Let W have been asked for the directions A, with B = W A, and Wᵀ for C, with D = Wᵀ C.  The
+    Let A be the directions of W so far, with B = W A, and C those of Wᵀ, with D = Wᵀ C.  The
     image of a new direction Q ⟂ A is then Z − C Cᵀ Z + C Dᵀ Q for independent normals Z of the
     same variance: the law of a Gaussian matrix given linear observations.
 
@@ -568,10 +568,10 @@ class GaussianMatrix(ImplicitMatrix):
         super().__init__(rows, columns, scale, rng, dtype)
 
     def join(self, other: GaussianMatrix) -> None:
-        """Share the basis of columns with another matrix, which is asked for the same vectors.
+        """Share the basis of columns with another matrix, which multiplies the same vectors.
 
-        A question to one matrix draws the images of all, and each direction is kept once.  Neither
-        may have been asked, and both have the same number of columns.
+        A product with one matrix draws the images of all, and each direction is kept once.  Neither
+        may have directions yet, and both have the same number of columns.
         """
         if other is not self:
             self._leave()
@@ -592,7 +592,7 @@ class GaussianMatrix(ImplicitMatrix):
 
 
 class HaarMatrix(ImplicitMatrix):
-    """A uniform orthogonal matrix times a gain, decided where it is asked.
+    """A uniform orthogonal matrix times a gain, drawn by direction.
 
     Parameters
     ----------
@@ -610,8 +610,8 @@ class HaarMatrix(ImplicitMatrix):
 
     Notes
     -----
-    Wᵀ C = D says W D = C: what is decided of W is an isometry from one span to another.  So one
-    pair of bases holds it, and a question to either side appends to both.  The image of a new
+    Wᵀ C = D says W D = C: what is drawn of W is an isometry from one span to another.  So one
+    pair of bases holds it, and a product on either side appends to both.  The image of a new
     direction is a Gaussian vector minus its part in the span of all images, orthonormalized with a
     positive diagonal.
 

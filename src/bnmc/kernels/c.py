@@ -94,7 +94,6 @@ class Table:
     dtype: str
     address: int
     functions: dict[str, Callable[..., Any]] = field(repr=False)
-    _kept: tuple[Any, ...] = field(repr=False)
 
 
 def table(
@@ -244,7 +243,8 @@ def _table(sigma: Sigma, dtype: str) -> Table:
     addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in made.values()]
     filled = structure(*ABI_VERSION, ctypes.sizeof(structure), *addresses)
     name = sigma.functions[dtype].__name__
-    return Table(name, dtype, ctypes.addressof(filled), made, (filled,))
+    _OWNERS.append(filled)
+    return Table(name, dtype, ctypes.addressof(filled), made)
 
 
 @cache

@@ -150,8 +150,8 @@ def coordinate_check(
     """Measure how far each layer of a model moves in training, against its width.
 
     Users of muP check that these movements do not depend on the width. All layers whose entries
-    would take much memory are implicit (`implicit_`): their weights are decided where they are
-    multiplied. So the widths may exceed what fits in memory, if the factory makes its model on the
+    would take much memory are implicit (`implicit_`): their weights are drawn by
+    direction. So the widths may exceed what fits in memory, if the factory makes its model on the
     device "meta".
 
     Parameters

@@ -103,7 +103,7 @@ def fresh_networks(
     `products` is the number of products of a weight and an input in one forward pass.
     """
     if any(map(is_implicit, model.modules())):
-        return None, "weights are decided where they are asked"
+        return None, "weights are drawn by direction"
     count = min(_MOST, int(_PRODUCTS // max(products, 1.0)))
     if count < _LEAST:
         samples = int(batch.samples * _PRODUCTS / (_LEAST * products))

@@ -1,4 +1,4 @@
-"""`implicit_`: layers replaced by layers whose weights are decided where they are asked."""
+"""`implicit_`: layers replaced by layers whose weights are drawn by direction."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OTHERS = ("Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "B
 def implicit_(
     model: Model, *, rng: Any = None, layers: Any = None, columns: int = COLUMNS
 ) -> Model:
-    """Replace layers by layers whose weights are decided where they are asked, in place.
+    """Replace layers by layers whose weights are drawn by direction, in place.
 
     Replaced are ``torch.nn.Linear``, ``Embedding``, ``MultiheadAttention``, ``Conv1d`` and
     ``Conv2d`` (by unfolding), and the ``Conv1D`` of transformers. Their weights become Gaussian,

@@ -1,4 +1,4 @@
-"""Layers whose weights are decided where they are asked: `ImplicitLinear`, and what it replaces."""
+"""Layers whose weights are drawn by direction: `ImplicitLinear`, and what it replaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = 512
 
 
 class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
-    """A layer with a Gaussian weight, which is decided where it is asked.
+    """A layer with a Gaussian weight, which is drawn by direction.
 
     `weight` holds the coefficients that updates change, and a factor of the random part; `matrix`
     is the random part.  Layers with a tied weight share both.  Once the entries take less memory,
@@ -149,7 +149,7 @@ class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
 
 
 class ImplicitLinear(ImplicitLayer):
-    """A linear layer whose weight is decided where it is asked, in place of ``torch.nn.Linear``.
+    """A linear layer whose weight is drawn by direction, in place of ``torch.nn.Linear``.
 
     Outputs, gradients and trained weights have exactly the law that they have for a drawn Gaussian
     weight, at sizes that no memory holds.

@@ -1,6 +1,6 @@
-"""Products with matrices that are decided where they are asked, as functions of autograd.
+"""Products with matrices that are drawn by direction, as functions of autograd.
 
-A weight is κ σ W₀ + Cᵀ M A: W₀ is decided where it is asked, A and C are the orthonormal directions
+A weight is κ σ W₀ + Cᵀ M A: W₀ is drawn by direction, A and C are the orthonormal directions
 that it and its transpose were asked for (`bnmc.implicit.matrix`).  M and κ are one parameter w of
 shape (rows, columns + 1), whose last column holds κ in its first row, and zeros.  Its rows and
 columns beyond what was asked are zero, too.  All gradients lie in the spans of A and C.  So the

@@ -222,7 +222,7 @@ def weight_matrices(model: torch.nn.Module) -> dict[str, Any]:
 def require_own_weight(name: str, module: Any) -> None:
     """Raise if a weight is computed from other parameters, as by weight norm, or is implicit."""
     if is_implicit(module):
-        value = f"the weight of {name!r} is decided where it is asked"
+        value = f"the weight of {name!r} is drawn by direction"
         raise ArgumentError("model", value, "layers whose weights have entries")
     if own_weight(module) is None:
         value = f"the weight of {name!r} is computed from other parameters"

@@ -192,7 +192,7 @@ def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:
 
 
 def is_implicit(module: Any) -> bool:
-    """Whether the weight of a layer is decided where it is asked, so it has no entries."""
+    """Whether the weight of a layer is drawn by direction, so it has no entries."""
     return _may_be_implicit(module) and module.matrix is not None
 
 

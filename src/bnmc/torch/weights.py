@@ -75,10 +75,10 @@ def weights_of(layers: Sequence[Any]) -> Weights:
 
 
 def _of_implicit(layers: Sequence[Any]) -> Weights:
-    """Return the law of weights that are decided where they are asked."""
+    """Return the law of weights that are drawn by direction."""
     troubles: tuple[str, ...] = ()
     if not all(map(is_implicit, layers)):
-        troubles = ("some weights are decided where they are asked, and some have entries",)
+        troubles = ("some weights are drawn by direction, and some have entries",)
     rows, fan_in = shape_of(layers[0])[:2]
     weights = [(layer.std, layer.weight.detach()) for layer in layers if is_implicit(layer)]
     stds = [std * abs(float(weight[0, -1])) for std, weight in weights]

@@ -104,7 +104,7 @@ class Matrix(NamedTuple):
         return DrawnWeights(np.ascontiguousarray(self.deviation * entries, dtype))
 
     def _implicit(self, key: tuple[int, ...], dtype: str) -> ImplicitMatrix:
-        """Return the matrix that is decided where it is asked."""
+        """Return the matrix that is drawn by direction."""
         if self.is_orthogonal:
             gain = self.deviation * math.sqrt(self.columns)
             return HaarMatrix(self.columns, gain=gain, rng=key, dtype=dtype)

@@ -78,7 +78,7 @@ def train(
     r"""Train random networks by gradient descent, exactly in law at any width.
 
     Hidden matrices are never drawn if that is slower: :math:`W_t = κ W_0 + C^T M A` with a random
-    :math:`W_0` that is decided where it is multiplied (`bnmc.implicit`), and a step adds
+    :math:`W_0` that is drawn by direction (`bnmc.implicit`), and a step adds
     coefficients to M. So T steps with n samples take O(width (n T)²) operations per layer in place
     of O(width² n T), and widths of 10⁶ fit in memory.
 

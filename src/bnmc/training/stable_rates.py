@@ -303,7 +303,7 @@ def largest_rate(
     multiplies Θ by vectors v: one backward pass for the gradients of the outputs along v, and one
     pass of tangents along these gradients.  Each takes one column for each sample, while Θ takes
     outputs · samples columns, and outputs · samples² under a norm over the batch.  Hidden matrices
-    of large width are decided where they are asked.
+    of large width are drawn by direction.
 
     At infinite width Θ is the kernel of `bnmc.infinite_width.ntk`, with the contribution of each
     matrix times its rate and its number of columns over its gain².  Karakida, Akaho and Amari

@@ -57,7 +57,7 @@ class DrawnWeights:
 
 
 class ImplicitWeights:
-    """A random matrix that is decided where it is asked, and what training adds to it."""
+    """A random matrix that is drawn by direction, and what training adds to it."""
 
     def __init__(self, matrix: ImplicitMatrix) -> None:
         self.matrix = matrix
