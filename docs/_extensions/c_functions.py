@@ -8,7 +8,7 @@ from bnmc.kernels.c_header import DECLARED
 
 class CFunctions(Directive):
     def run(self):
-        rows = ([each.name, " ".join(each.comment.split())] for each in DECLARED)
+        rows = ([each.name, each.comment.partition("\n")[0]] for each in DECLARED)
         return [drawing("Functions of bnmc_f64 and bnmc_f32", ["name", "result"], *rows)]
 
 
