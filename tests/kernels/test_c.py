@@ -344,7 +344,7 @@ PYTHON_H = Path(sysconfig.get_path("include")) / "Python.h"
 
 @needs_compiler
 @pytest.mark.skipif(not PYTHON_H.exists(), reason="there are no headers of Python")
-def test_a_c_program(folder):
+def test_a_compiled_program(folder):
     """Python only compiles the functions: threads of C run them.  It prints what the page shows."""
     variables = sysconfig.get_config_vars()
     libraries = [variables["LIBDIR"], variables.get("LIBPL") or variables["LIBDIR"]]
