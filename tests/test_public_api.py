@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc._support.text import Result
 
 ROOT = Path(bnmc.__file__).parent
 
@@ -266,6 +267,20 @@ def require_examples(name, value):
         assert "Parameters\n" in text or not inspect.signature(function).parameters, name
     elif callable(value) or inspect.ismodule(value):
         assert text, name
+
+
+def test_the_pages_of_results_have_all_their_public_names():
+    """The template of classes adds what a result inherits; here, each name has words somewhere."""
+    for name, kind in (MEMBERS | BESIDE).items():
+        if inspect.isclass(kind) and issubclass(kind, Result):
+            texts = " ".join(base.__doc__ or "" for base in kind.__mro__)
+            missing = {
+                member
+                for member in dir(kind)
+                if member[0] != "_" and not re.search(rf"\b{member}\b", texts)
+                and not getattr(inspect.getattr_static(kind, member), "__doc__", None)
+            }  # fmt: skip
+            assert not missing, name
 
 
 def order_of(name):

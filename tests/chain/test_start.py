@@ -59,6 +59,12 @@ def test_a_first_layer_is_advised_where_it_takes_the_array(inputs, shape, helps)
     assert ("wrap it in bnmc.FirstLayer" in str(caught.value)) == helps
 
 
+@pytest.mark.parametrize("initial", [np.ones((4, 20)), bnmc.FirstLayer(np.ones((4, 7)))])
+def test_a_transposed_start_is_recognized(initial):
+    with pytest.raises(ArgumentError, match=r"pass x\.T"):
+        prepare(bnmc.Chain(20, 4, "relu").repeat(0), initial, 1, None)
+
+
 @pytest.mark.parametrize("batch", [3, 8, 17])
 def test_the_layout_of_an_array_changes_no_bit(batch):
     """NumPy sums eight entries at a time along the last axis in memory, and in order elsewhere."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from slow_cases import some
 
+from bnmc.errors import UnknownNameError
 from bnmc.infinite_width import SCALINGS, Scaling, train_networks
 from bnmc.infinite_width.scalings import Properties
 
@@ -76,6 +77,11 @@ def test_measured_powers_of_two_hidden_layers(name):
         assert error < 0.07
         expected = float(4 * scaling.q_sigma + 2 + rate)
         assert power == pytest.approx(expected, abs=5.3 * error)
+
+
+def test_a_misspelt_name_is_named():
+    with pytest.raises(UnknownNameError, match="did you mean 'ntk'"):
+        SCALINGS["ntkk"]
 
 
 # The test before has all scalings: they differ in exponents alone.

@@ -218,9 +218,9 @@ def _through_first_layer(network: Network, start: FirstLayer, inputs: int | None
     actual = x.shape[-1:] if x.ndim == 2 else (x.shape[0], x.shape[2])
     if actual != expected or (x.ndim == 3) != (inputs is not None):
         axes = "(features, batch)" if inputs is None else "(inputs, features, batch)"
-        raise ArgumentError(
-            "initial", x.shape, f"a FirstLayer of shape {axes}, batch = {chain.batch}"
-        )
+        hint = "samples × features? pass x.T" if x.shape[:-1] == (chain.batch,) else ""
+        wanted = f"a FirstLayer of shape {axes}, batch = {chain.batch}"
+        raise ArgumentError("initial", x.shape, wanted, hint)
     columns = chain.batch * (inputs or 1)
     _require_memory("batch", (columns, columns), 2.0)
     stacked = _side_by_side(x[None, None] if inputs is None else x[None])[0]
@@ -286,6 +286,8 @@ def _from_array(
         if chain.convolution is not None:
             samples = chain.batch // chain.convolution.positions
             hint = f"images: {(chain.width, samples, *chain.convolution.shape)}, channels first"
+        elif x.shape == lengths[::-1]:
+            hint = "samples × features? pass x.T"
         elif x.shape[-1] == chain.batch and x.ndim == len(axes):
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)

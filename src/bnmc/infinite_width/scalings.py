@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from bnmc._support.arguments import instance, integer, real
+from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.text import Result, text_table
 from bnmc.errors import ArgumentTypeError
 
@@ -243,13 +243,22 @@ def _yes(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
+class _Scalings(dict[str, Scaling]):
+    """Scalings by name; another name raises the error that suggests the nearest one."""
+
+    def __missing__(self, name: str) -> Scaling:
+        return self[choice("scaling", name, self)]
+
+
 #: The scalings with names. "default" keeps the learning rates of weights of variance 1/d. In the
 #: mean-field limit, hidden weights of variance 1 have d² derivatives of size 1/d², and move by the
 #: order of 1 at a learning rate of d².
-SCALINGS = {
-    "ntk": Scaling(-_HALF, 0),
-    "mean-field": Scaling(-1, 1, q_hidden=2),
-    "default": Scaling(-_HALF, (1, 0)),
-    "sym-default": Scaling(-_HALF, _HALF),
-    "ic-mf": Scaling(-1, 1, q_hidden=2, corrected=True),
-}
+SCALINGS = _Scalings(
+    {
+        "ntk": Scaling(-_HALF, 0),
+        "mean-field": Scaling(-1, 1, q_hidden=2),
+        "default": Scaling(-_HALF, (1, 0)),
+        "sym-default": Scaling(-_HALF, _HALF),
+        "ic-mf": Scaling(-1, 1, q_hidden=2, corrected=True),
+    }
+)

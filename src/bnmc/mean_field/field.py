@@ -76,7 +76,8 @@ class MeanField:
         Raises
         ------
         ArgumentError
-            If the norm is "none", skip or eps is not 0, the batch is 1, or the norm shows a bias.
+            If the norm is "none", skip or eps is not 0, the batch is 1, or there is a bias
+            that the norm does not remove.
             Without normalization, the fixed points depend on the gain, and for the linear chain of
             gain 1 every G is one. Also if the activation is not finite, too rough for quadrature,
             or constant on the sphere: then ``G*`` has rank one and no Jacobian. Under norm
@@ -88,13 +89,9 @@ class MeanField:
         Notes
         -----
         The error is a bound of the true error, under one assumption: σ has no feature that all
-        samples miss. Kinks, jumps, singular derivatives and bumps need not be declared. They are
-        found if their place is a number of the function's code (or a sum, difference, product or
-        ratio of two), at any width above rounding; or at any other place, if they are at least 8e-6
-        wide on [−2, 2] or 2e-5 wide on [−4, 4]. A narrower feature of height H and width w at
-        another place may be missed. Its cost is then at most about ``H² w`` in b, and unbounded in
-        the backward rate: declare its place in `Activation.kinks`. The backward rate is ``inf`` if
-        ``E σ′²`` diverges: σ jumps, or is like ``|x − s|^p`` with p ≤ 1/2.
+        samples miss. Kinks and jumps need not be declared; narrow bumps may have to be: see
+        `Activation`. The backward rate is ``inf`` if ``E σ′²`` diverges: σ jumps, or is like
+        ``|x − s|^p`` with p ≤ 1/2.
 
         The fixed point has the form ``G* = b ((1−c) I + c 11ᵀ)``, with n the batch size and 1 the
         vector (1, …, 1). Let φ be the normalized row of ``w ~ N(0, G*)``, φ_i its entry for sample

@@ -73,17 +73,17 @@ class _Bounds(Estimates):
         """Return the fields as numbers and lists, for `json.dumps`."""
         return plain(self)
 
-    def _table(self) -> str:
-        """Return the bound at some layers as a table, with its intervals.
+    def _table(self, further: int | None = None) -> str:
+        """Return the bound at some layers, and a further one, as a table, with its intervals.
 
-        A distance is at most 1, whatever the bound.  Of the layers where the bound says no more,
-        the last one is shown.
+        Of the layers with a vacuous bound, 1 or more, the last one is shown.
         """
         layers = shown_layers(int(self.layers[-1]))
+        layers = sorted({*layers, layers[0] if further is None else further})
         first = max((layer for layer in layers if self.bound[layer] >= 1.0), default=0)
         rows = []
         for layer in (layer for layer in layers if layer >= first):
-            bound, ends = min(self.bound[layer], 1.0), np.minimum(self.ci[layer], 1.0)
+            bound, ends = self.bound[layer], self.ci[layer]
             # A share of 0 of the pairs is less than one pair, not nothing.
             share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / self.chains:.4g}"
             rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*ends)))
@@ -227,8 +227,8 @@ class TVBound(Drawn, WithRate, _Bounds):
        no assumption about the chain either.  As min(J_l, k)/k is in [0, 1], Hoeffding's inequality
        gives the intervals `ci` for k = horizon/lag, whatever the law of τ.  `over` returns upper
        ends for other horizons.
-    3. ‖μ_l − μ*‖_tv ≤ E J_l.  J_l is unbounded: an event of probability ε that keeps a pair apart
-       for 1/ε layers contributes about 1/lag to E J_l, and R pairs do not show it if ε is small
+    3. ‖μ_l − μ*‖_tv ≤ E J_l.  J_l is unbounded: an event of probability p that keeps a pair apart
+       for 1/p layers contributes about 1/lag to E J_l, and R pairs do not show it if p is small
        compared with 1/R.  So without an assumption R pairs give no interval for E J_l.
 
     Statement 2 bounds the distance from the *quasi-stationary* law, the law of deep layers as far
@@ -376,9 +376,12 @@ class TVBound(Drawn, WithRate, _Bounds):
         layer, level = self.layers_to(atol), f"({100 * self.level:g} %)"
         first = f"Distance from the {self.law} law at most {atol:g} from layer {layer} on {level}"
         if layer is None or self.unmet:
-            first = f"No layer up to {self.layers[-1]} has a certified distance <= {atol:g} {level}"
+            last, end = self.layers[-1], max(self.bound[-1], self.ci[-1, 1])
+            first = f"No layer up to {last} has a certified distance <= {atol:g} {level}"
+            if not self.unmet:
+                first += f": at layer {last} it is at most {end:.2g}; take more chains or depth"
         lines = [
-            first,
+            wrapped(first),
             str(self.lagged),
             "",
             f"Upper bound of the total-variation distance from the {self.law} law",
@@ -387,7 +390,7 @@ class TVBound(Drawn, WithRate, _Bounds):
                 "horizon count as the horizon, so an interval can lie below the mean. The bound "
                 "falls in steps of the lag.)"
             ),
-            self._table(),
+            self._table(layer),
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")

@@ -191,11 +191,11 @@ class ImplicitLinear(ImplicitLayer):
 
     Notes
     -----
-    The weight is κ W₀ + Cᵀ M A: W₀ is the random part, and A and C are the orthonormal directions
-    that W₀ and its transpose were asked for. `weight` holds M and κ. As A and C are orthonormal,
-    norms and inner products of gradients are those of dense gradients. So PyTorch's SGD, momentum,
-    weight decay, Muon, clipping by norm, Hessian products, ``torch.func`` and
-    checkpoints work as with a dense layer. Optimizers that act on single entries, such as Adam,
+    The weight is κ W₀ + C M Aᵀ: W₀ is the random part, and the columns of A and C are the
+    orthonormal directions that W₀ and its transpose were asked for. `weight` holds M and κ. As A
+    and C are orthonormal, norms and inner products of gradients are those of dense gradients. So
+    PyTorch's SGD, momentum, weight decay, Muon, clipping by norm, Hessian products, ``torch.func``
+    and checkpoints work as with a dense layer. Optimizers that act on single entries, such as Adam,
     raise `ArgumentTypeError`. Nobody can notice entrywise changes by other means, such as
     ``clip_grad_value_``: they are wrong.
 

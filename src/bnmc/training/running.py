@@ -113,7 +113,7 @@ def train(
     momentum : float, default 0.0
         μ in [0, 1).
     weight_decay : float, default 0.0
-        λ >= 0; see Notes.
+        ω >= 0; see Notes.
     parametrization : {"standard", "standard/n", "ntk", "mean-field", "mup", "symmetric"} or Scaling
         Powers of the width in initial weights and learning rates; see Notes.
     reference_width : int, default 128
@@ -207,9 +207,9 @@ def train(
     hidden layer; its gradient has the factor `skip` of the block.
 
     Multipliers are folded: f = m w x with the rate η for w is W = m w with m² η. A step of gradient
-    descent is v ← μ v + factor · ∇L + λ W, W ← W − η v: the factor of the rate does not multiply
-    the decay. (Parameter groups of PyTorch with the rate η · factor have the decay λ/factor.) A
-    step of Muon is v ← μ v + ∇L, W ← (1 − η λ) W − η · factor · p(∇L + μ v), with Nesterov's
+    descent is v ← μ v + factor · ∇L + ω W, W ← W − η v: the factor of the rate does not multiply
+    the decay. (Parameter groups of PyTorch with the rate η · factor have the decay ω/factor.) A
+    step of Muon is v ← μ v + ∇L, W ← (1 − η ω) W − η · factor · p(∇L + μ v), with Nesterov's
     momentum and the polynomial p of Newton and Schulz. The tangent kernel is the sum over matrices
     Θ = Σ factor · ⟨∂f/∂W, ∂f/∂W⟩, so a small step changes the outputs by −η Θ ∂L/∂f. In "kernel"
     the output is the faster index.

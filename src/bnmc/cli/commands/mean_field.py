@@ -44,16 +44,23 @@ def fixed_point(
         prediction.
     """
     from bnmc.chain.chain import Chain
+    from bnmc.chain.needs import NORM_OVER_BATCH, require
+    from bnmc.errors import NotMixing
     from bnmc.mean_field.field import MeanField
 
     size = max(batch, 2) * 1000 if width is None else width
     chain = Chain(size, batch, activation, norm=norm, gain=gain)
+    require(chain, [NORM_OVER_BATCH], f"without a norm over the batch: bnmc phase --norm {norm}")
     point = MeanField(chain).fixed_point()
     facts = point.to_dict()
     if width is not None:
-        law = MeanField(chain).fluctuations()
-        facts["distance"] = math.sqrt(law.mean_square(width).value)
-        facts["least_width"] = law.least_width
+        try:
+            law = MeanField(chain).fluctuations()
+        except NotMixing:  # networks do not stay near an unstable fixed point
+            facts |= {"distance": None, "least_width": None}
+        else:
+            facts["distance"] = math.sqrt(law.mean_square(width).value)
+            facts["least_width"] = law.least_width
     chosen = {"batch": batch, "activation": activation, "norm": norm, "gain": chain.gain}
     if width is not None:
         chosen = {"width": width, **chosen}

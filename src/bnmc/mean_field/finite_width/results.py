@@ -537,5 +537,5 @@ def _total(sectors: _Sectors) -> float:
     return sum(sector.multiplicity * float(np.trace(sector.variance)) for sector in sectors)
 
 
-#: The name of the fluctuations of chains with a norm over the features, or none.
+#: Another name of `Fluctuations`.
 PairFluctuations = Fluctuations

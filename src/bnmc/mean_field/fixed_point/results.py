@@ -50,6 +50,16 @@ class SymmetricFixedPoint(Result):
         return self.rate + self.error < 1.0
 
     @property
+    def timescale(self) -> float:
+        """Layers over which a small deviation shrinks by the factor e: ``−1/ln(rate)``.
+
+        It is 0 if the rate is 0, and ``inf`` if the rate is at least 1.
+        """
+        if not 0.0 < self.rate < 1.0:
+            return math.inf if self.rate else 0.0
+        return -1.0 / math.log(self.rate)
+
+    @property
     def explosion_depth(self) -> float:
         """Number of layers over which the expected squared gradient norm grows by the factor e.
 
@@ -159,8 +169,8 @@ class FixedPoint(SymmetricFixedPoint):
     >>> star = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fixed_point()
     >>> round(star.c, 4), round(star.rate, 4), round(star.backward_rate, 3), star.stable
     (0.2647, 0.7911, 1.696, True)
-    >>> star.gram.shape, round(star.explosion_depth, 2)
-    ((10, 10), 1.89)
+    >>> star.gram.shape, round(star.timescale, 2), round(star.explosion_depth, 2)
+    ((10, 10), 4.27, 1.89)
     """
 
     batch: int
@@ -199,7 +209,7 @@ class FixedPoint(SymmetricFixedPoint):
             "diagonal": self.b,
             "correlation": self.c,
             "rate": self.rate,
-            "timescale": -1.0 / math.log(self.rate) if 0.0 < self.rate < 1.0 else None,
+            "timescale": self.timescale if 0.0 < self.rate < 1.0 else None,
             "stable": self.stable,
             "eigenvalues": [
                 value.real if value.imag == 0 else [value.real, value.imag]
