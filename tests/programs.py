@@ -1,5 +1,7 @@
-"""Programs in fresh processes."""
+"""Programs in fresh processes, and in this one."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -24,3 +26,10 @@ def finished(*arguments, package=PACKAGE, **environment):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done
+
+
+def printed_here(program):
+    """Return what a program prints in this process."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(program, {"__name__": "__main__"})
+    return printed.getvalue()

@@ -1098,7 +1098,7 @@ PAIRS = {
     "refused": (PLAIN, (3,), {"key": 14, "first": 8, "count": 1, "threshold": 0.8}, tried),
     "refused, again": (PLAIN, (3,), {"key": 56, "first": 29, "count": 1, "threshold": 1.2}, tried),
     "the same normals": (Chain(20, 2, "relu"), (2,), {"threshold": APART}, none_meets),
-    "in shared memory": (Chain(48, 17, "linear"), (2,), {"threshold": APART}, none_meets),
+    "in shared memory": (Chain(48, 17, "linear"), (1,), {"threshold": APART}, none_meets),
     "copies": (PLAIN, (3,), {"start": COPIES, "count": 1}, copies_stay),
 }  # fmt: skip
 
