@@ -71,7 +71,7 @@ def has_plain_rows(name):
     Runs of other layers that record h have kernels of their own, which compile for 2 to 4 seconds
     each.  What adds h to its Gram matrix does not depend on where h comes from.
     """
-    chain, _ = (TABLE | DRAWN)[name]
+    chain, _ = TABLE[name]
     return chain.weights == "gaussian" and chain.convolution is None
 
 
@@ -82,15 +82,13 @@ def test_rows_are_the_formula_of_their_normals(name):
 
 
 # What a layer does with its rows does not depend on where they come from: weights multiply in every
-# second case each time, and some of these record h: others would compile one more kernel each.  An
+# second case each time, and record no h: `test_properties.py` records it in slow cases.  An
 # orthogonal matrix of 1300 rows takes seconds; one of 520 rows is alike.
 @pytest.mark.parametrize(
     "name", some(TABLE | DRAWN, *DRAWN, *(set(list(TABLE)[::2]) - {"two panels"}))
 )
 def test_weights_have_the_layers_of_the_formula(name):
-    chain, start = (TABLE | DRAWN)[name]
-    records_h = has_plain_rows(name) and (chain.norm, chain.order) == ("batch", "norm-activation")
-    assert_formula(chain, start, 1e-10, sampler="weights", records_h=records_h)
+    assert_formula(*(TABLE | DRAWN)[name], 1e-10, sampler="weights")
 
 
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
