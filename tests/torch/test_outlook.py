@@ -365,9 +365,9 @@ def same(value):
 
 
 #: Cures of the design, by hand.
-UNSURE = "no change of the weights that was tried is sure to help"
+UNSURE = "gain_for_ was tried, and helps, but not surely"
 BY_HAND = {
-    f"bnmc.torch.gain_for_(model), a norm, or skip connections: {UNSURE}": (
+    f"bnmc.torch.gain_for_(model), a norm, or skip connections; {UNSURE}": (
         lambda _: COLLECTION["residual, norm before"].make(),
         same,
     ),
