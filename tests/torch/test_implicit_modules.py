@@ -144,7 +144,7 @@ def test_room():
     layer = ImplicitLinear(30, 40, columns=6, rng=0)
     first, second = torch.randn(4, 30), torch.randn(4, 30)
     answer = layer(first)
-    message = "columns: got 6, allowed: at least 8 .*4 directions were asked, 2 are left"
+    message = "columns: got 6, allowed: at least 8 .*4 directions are stored, 2 are left"
     with pytest.raises(ArgumentError, match=message):
         layer(second)
     assert layer.matrix.asked == (4, 0)
@@ -196,10 +196,10 @@ def test_coefficients_of_other_directions():
     torch.optim.SGD(layer.parameters(), lr=1.0).step()
     other = ImplicitLinear(30, 30)
     other.weight.data = layer.weight.data
-    with pytest.raises(ArgumentError, match="beyond the directions"):
+    with pytest.raises(ArgumentError, match="beyond the stored directions"):
         other(torch.randn(1, 30))
     nn.init.normal_(copied.b.weight)
-    with pytest.raises(ArgumentError, match="beyond the directions"):
+    with pytest.raises(ArgumentError, match="beyond the stored directions"):
         copied(X)
 
 

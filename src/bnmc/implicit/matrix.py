@@ -218,7 +218,7 @@ class ImplicitMatrix(LinearOperator, ABC):
             coordinates = self._coordinates(y, side, rounding)
             asked = len(self._basis[side])
             if room is not None and asked > room:
-                hint = f"{former} directions were asked, {room - former} are left"
+                hint = f"{former} directions are stored, {room - former} are left"
                 raise ArgumentError("columns", room, f"at least {asked}", hint)
             with np.errstate(over="ignore"):
                 factors = np.ldexp(1.0, exponents)
@@ -466,7 +466,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         length = self.shape[1] + sum(matrix.shape[0] for matrix in matrices)
         size = (2 * self.dtype.itemsize + 24) * len(x) * length
         if size > _NOTICED and not self.is_decided:
-            require_memory("x", size, f"{self.asked} directions were asked, in {self.nbytes} bytes")
+            require_memory("x", size, f"{self.asked} directions are stored, in {self.nbytes} bytes")
 
     def _shared(self, x: Any) -> AbstractContextManager[None]:
         """Return a context in which all processors share large products with rows x."""

@@ -192,7 +192,7 @@ class ImplicitLinear(ImplicitLayer):
     Notes
     -----
     The weight is κ W₀ + C M Aᵀ: W₀ is the random part, and the columns of A and C are the
-    orthonormal directions that W₀ and its transpose were asked for. `weight` holds M and κ. As A
+    orthonormal directions of W₀ and of its transpose. `weight` holds M and κ. As A
     and C are orthonormal, norms and inner products of gradients are those of dense gradients. So
     PyTorch's SGD, momentum, weight decay, Muon, clipping by norm, Hessian products, ``torch.func``
     and checkpoints work as with a dense layer. Optimizers that act on single entries, such as Adam,

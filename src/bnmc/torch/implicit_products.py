@@ -26,7 +26,7 @@ class Product(torch.autograd.Function):  # type: ignore[misc]
         right, left = matrix.asked
         coefficients = w[:left, :right]
         if w[left:, :-1].any() or w[:, right:-1].any():
-            value, allowed = "coefficients beyond the directions that were asked", "zeros there"
+            value, allowed = "coefficients beyond the stored directions", "zeros there"
             hint = "coefficients of another copy of the layer, or random numbers, have no meaning"
             raise ArgumentError("weight", value, allowed, hint)
         moved = coefficients if coefficients.any() else None

@@ -217,7 +217,7 @@ class Model:
         return self.along(tape, directions)
 
     def asked(self) -> list[tuple[int, int]]:
-        """Return how many directions each matrix and its transpose were asked for; 0 if drawn."""
+        """Return the numbers of directions of each matrix and of its transpose; 0 if drawn."""
         return [
             weights.matrix.asked if isinstance(weights, ImplicitWeights) else (0, 0)
             for weights in self.weights

@@ -64,7 +64,7 @@ class Training(Recordings):
     matrices : tuple of str
         "implicit" or "drawn" for each matrix.
     asked : (chains, matrices, 2) ndarray of int
-        Directions that each implicit matrix and its transpose were asked for.
+        Numbers of directions of each implicit matrix and of its transpose.
     settings : dict of str to object
         Loss, optimizer, parametrization and the other arguments of the training.
     key : int
