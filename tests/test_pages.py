@@ -22,7 +22,7 @@ IMAGES = DOCS / "images"
 #: Scripts beside those that draw numbers: a module, and one that writes an SVG file.
 OTHERS = {"saving", "logo"}
 #: Pictures of the mean field, and of kernels that most tests compile.
-QUICK = {"chain", "pytorch", "start"}
+QUICK = {"pytorch", "start"}
 
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
 
