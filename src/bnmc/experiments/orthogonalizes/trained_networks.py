@@ -146,13 +146,13 @@ class _PerceptronSizes(NamedTuple):
     """
 
     width: int = 48
-    depths: tuple[Several, ...] = (4, 8, 16)
+    depths: tuple[Several, ...] = (4, 8, 12)
     batch: Several = 64
     images: int = 640
     epochs: int = 8
     every: int = 2
     power: Annotated[float, {"low": -1.0, "high": 0.5}] = -0.5
-    rates: tuple[float, ...] = (0.003, 0.03, 0.1)
+    rates: tuple[float, ...] = (0.01, 0.03, 0.1)
     chains: Several = 5
 
 
