@@ -107,20 +107,19 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
     assert lines[:9] == str(cert.lagged).splitlines()
     assert lines[9] == ""
     assert lines[10] == "Upper bound of the total-variation distance from the quasi-stationary law"
-    assert lines[11].startswith("(The intervals hold for a horizon of 6 layers.")
-    assert "Waits beyond the horizon count as the horizon" in " ".join(lines[11:13])
+    assert lines[11].startswith("(Waits count up to the horizon of 6 layers: ")
     assert max(map(len, lines)) <= 100
     # Of the layers with a bound of 1 or more, the last one is shown.  The first line has another.
     assert layer == 6
     shown = sorted({1, 2, 4, 8, 16, 20, layer})
-    rows = [line.split() for line in lines[14 : 14 + len(shown)]]
+    rows = [line.split() for line in lines[13 : 13 + len(shown)]]
     assert [int(row[0]) for row in rows] == shown
     assert cert.bound[1] > 1.0 > cert.bound[2]
     assert rows[0][1] == f"{cert.bound[1]:.4g}"
     assert float(rows[1][1]) == pytest.approx(cert.bound[2], rel=1e-3)
     # The rate of the coupling bounds no rate of the chain, and is not printed.
-    assert lines[21] == ""
-    assert " ".join(lines[22:]).split() == " ".join(cert.assumes).split()
+    assert lines[20] == ""
+    assert " ".join(lines[21:]).split() == " ".join(cert.assumes).split()
     # The last one is that two samples may die in one layer, with probability 3 · 3⁻²⁰.
     assert len(cert.assumes) == 3
     content = json.loads(json.dumps(cert.to_dict()))

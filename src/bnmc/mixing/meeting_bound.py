@@ -385,11 +385,8 @@ class TVBound(Drawn, WithRate, _Bounds):
             str(self.lagged),
             "",
             f"Upper bound of the total-variation distance from the {self.law} law",
-            wrapped(
-                f"(The intervals hold for a horizon of {self.horizon} layers. Waits beyond the "
-                "horizon count as the horizon, so an interval can lie below the mean. The bound "
-                "falls in steps of the lag.)"
-            ),
+            f"(Waits count up to the horizon of {self.horizon} layers: an interval can lie below "
+            "the mean.)",
             self._table(layer),
         ]
         if self.unmet:

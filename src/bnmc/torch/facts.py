@@ -120,7 +120,7 @@ class Facts(Result):
     state_gradient_ratio: float = math.nan
     state_gradient_rate: float = math.nan
     state_gradient_bend: str = ""
-    state_gradient_span: tuple[str, ...] = ()
+    state_gradient_span: tuple[str, ...] = field(default=(), repr=False)
     effective_rank: float = math.nan
     input_correlation: float = math.nan
     first_correlation: float = math.nan
@@ -138,7 +138,7 @@ class Facts(Result):
     zero_by_design: bool = False
     measured_share: float = math.nan
     overflow: str = ""
-    takes_gain: bool = False
+    takes_gain: bool = field(default=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts, for JSON; None for NaN and infinity."""
