@@ -113,38 +113,55 @@ def takes(function, chain):
     return True
 
 
+#: The tables of the page: their titles, and their first columns.
+TABLES = {"Finite width": 0, "Infinite width": 6, "Mixing, and tests": 11}
+ENDS = [*list(TABLES.values())[1:], len(FUNCTIONS)]
+
+
 def row_of(name):
-    """Return the row of a chain: a line of the table of the page."""
+    """Return the row of a chain: a line of the tables of the page."""
     chain = Chain(12, 4, "tanh", **CHAINS[name])
     cells = ["yes" if takes(function, chain) else "–" for function in FUNCTIONS.values()]
     return [name, *cells]
 
 
-def table(rows):
-    """Return a list-table of reStructuredText."""
-    lines = [".. list-table::", "   :header-rows: 1", "   :stub-columns: 1", ""]
-    for row in [["chain", *FUNCTIONS], *rows]:
-        lines += [f"   {'*' if index == 0 else ' '} - {cell}" for index, cell in enumerate(row)]
-    return "\n".join(lines)
+def lines_of(name, cells):
+    return [
+        f"   {'*' if index == 0 else ' '} - {cell}" for index, cell in enumerate([name, *cells])
+    ]
 
 
-PATTERN = re.compile(r"(?<=\.\. which takes which\n\n)\.\. list-table::.*?(?=\n\n\S)", re.S)
+def tables(rows):
+    """Return the list-tables of reStructuredText."""
+    made = []
+    for (title, first), end in zip(TABLES.items(), ENDS, strict=True):
+        lines = [f".. list-table:: {title}", "   :header-rows: 1", "   :stub-columns: 1", ""]
+        for name, *cells in [["chain", *FUNCTIONS], *rows]:
+            lines += lines_of(name, cells[first:end])
+        made.append("\n".join(lines))
+    return "\n\n".join(made)
+
+
+PATTERN = re.compile(r"(?<=\.\. which takes which\n\n)\.\. list-table::.*?(?=\n\n[^.\s])", re.S)
 
 
 def test_the_page_has_the_matrix():
     page = PAGE.read_text(encoding="utf-8")
     if os.environ.get("BNMC_APPROVE"):
-        made = table(map(row_of, CHAINS))
+        made = tables(map(row_of, CHAINS))
         PAGE.write_text(PATTERN.sub(lambda _: made, page), encoding="utf-8")
         return
-    cells = re.findall(r"^   [* ] - (.*)", PATTERN.search(page).group(), re.M)
-    width = 1 + len(FUNCTIONS)
-    assert cells[:width] == ["chain", *FUNCTIONS]
-    assert cells[width::width] == list(CHAINS)
+    text = PATTERN.search(page).group()
+    for (title, first), end in zip(TABLES.items(), ENDS, strict=True):
+        heads = lines_of("chain", list(FUNCTIONS)[first:end])
+        assert "\n".join([f".. list-table:: {title}", "", *heads]) in re.sub("   :.*\n", "", text)
+    assert re.findall(r"^   \* - (.*)", text, re.M) == len(TABLES) * ["chain", *CHAINS]
 
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_row_of_the_matrix_is_what_the_functions_take(name):
-    expected = table([row_of(name)]).splitlines()[4 + 1 + len(FUNCTIONS) :]
-    assert "\n".join(expected) in PAGE.read_text(encoding="utf-8")
+    page, (_, *cells) = PAGE.read_text(encoding="utf-8"), row_of(name)
+    for (title, first), end in zip(TABLES.items(), ENDS, strict=True):
+        table = page.partition(f".. list-table:: {title}\n")[2].partition(".. list-table")[0]
+        assert "\n".join(lines_of(name, cells[first:end])) + "\n" in table
