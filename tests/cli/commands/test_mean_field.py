@@ -27,6 +27,8 @@ def test_an_unstable_fixed_point_is_named(printed):
     out = printed("fixed-point --activation silu --batch 40")
     assert "eigenvalues λ_L, λ_M  1.03495, 0.756087" in out
     assert "The fixed point is unstable" in out
+    chain = bnmc.Chain(1000, 40, "silu")
+    assert bnmc.MeanField(chain).fixed_point().timescale == math.inf
     # At a width the same table has no distance.
     wide = printed("fixed-point --activation silu --batch 40 --width 1000")
     assert wide.replace("distance  none\n", "").startswith(out.partition("\n\nThe fixed")[0])
