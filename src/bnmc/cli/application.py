@@ -33,7 +33,7 @@ def application() -> typer.Typer:
     app = typer.Typer(
         pretty_exceptions_enable=False,
         rich_markup_mode="rich" if sys.stdout.isatty() else None,
-        epilog="Begin with: bnmc demo",
+        epilog="Begin with bnmc demo, or with bnmc inspect for your own PyTorch model.",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_root)
