@@ -104,18 +104,19 @@ def takes_gain(model: torch.nn.Module) -> bool:
 def _layers_and_gain(model: torch.nn.Module, target: float, batch: int) -> tuple[list[Any], float]:
     """Return the hidden weight layers of a model, and the gain that reaches the target."""
     reading = chain_of(model, batch=batch, shape=_IMAGES)
-    chain = _described(reading)
-    if chain.skip != 0.0:
-        allowed = "a model without skip connections"
-        hint = "bnmc.mean_field.residual_growth has the growth of residual networks"
-        raise ArgumentError("model", f"skip connections of factor {chain.skip:g}", allowed, hint)
-    if not chain.normalization.is_identity:
+    chain = reading.chain
+    if chain is not None and not chain.normalization.is_identity:
         rate = _backward_rate(chain)
         about = "" if rate is None else f", backward rate {rate:.4g} at batch {chain.batch}"
         raise ArgumentError(
             "model", f"norm {chain.norm!r}{about}", "a model without normalization, which hides "
             "the gain", _recommendation(chain, target),
         )  # fmt: skip
+    chain = _described(reading)
+    if chain.skip != 0.0:
+        allowed = "a model without skip connections"
+        hint = "bnmc.mean_field.residual_growth has the growth of residual networks"
+        raise ArgumentError("model", f"skip connections of factor {chain.skip:g}", allowed, hint)
     gain = _gain(dual(chain.activation), target)
     modules = weight_matrices(model)
     for name in reading.layers:

@@ -104,8 +104,8 @@ def inspect(
     eval_
         Evaluation mode: normalization by running statistics.
     tries
-        Twenty steps of Adam at seven rates, which the verdict needs to say that Adam does not
-        train, and cures of the weights; all in memory.
+        Try on this batch, in memory: 20 steps of Adam at seven rates, which the verdict needs to
+        say that Adam does not train, and cures of the weights.
     weights : FILE
         Parameters of the model in a .pt file with a state_dict, which is read without running code.
     widths : N,N,…
