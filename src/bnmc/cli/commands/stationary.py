@@ -35,7 +35,7 @@ def certify(
 
     Layer 0 has independent Gaussian samples. bnmc.mixing.tv_bound takes any other start.
 
-    If pairs do not meet, the command prints the measured meetings and exits with status 3.
+    If pairs do not meet, the command prints why and exits with status 3.
 
     Example: bnmc certify --width 1000 --batch 10 --depth 60 --plot certificate.png
 
