@@ -101,8 +101,9 @@ def test_a_recommendation_for_batch_normalization(monkeypatch):
     rate = bnmc.MeanField(bnmc.Chain(8, 20, "linear")).fixed_point().backward_rate
     np.testing.assert_allclose(rate, 18 / 17)
     assert f"nearest to 1: linear with batches of 20, backward rate {rate:.4g}" in caught.value.hint
-    with pytest.raises(ArgumentError, match="norm 'batch'"):  # dropout alone is not the reason
-        gain_for_(nn.Sequential(*mlp(4, 8)[:3], nn.Dropout(0.1), *mlp(4, 8)[3:]), 1.0, batch=10)
+    dropped = with_norm(lambda: nn.BatchNorm1d(8), lambda: nn.Dropout(0.1), width=8, depth=4)
+    with pytest.raises(ArgumentError, match="norm 'batch'"):  # dropout is not the first reason
+        gain_for_(dropped, 1.0, batch=10)
 
 
 def test_a_recommendation_for_norms_over_the_features(monkeypatch):
