@@ -214,7 +214,7 @@ class Prediction(Result):
         more = len(self.reasons) - 1
         tail = f" (prediction.reasons has {more} more)" if more > 0 else ""
         if not self.applies:
-            return wrapped(f"no prediction: {self.reasons[-1]}{tail}")
+            return wrapped(f"no prediction (the verdict needs none): {self.reasons[-1]}{tail}")
         shown = shown_of(len(self.layers))
         first = [rows[0] for rows in self.rows_in(blocks).values() if rows]
         if first and len(self.layers) > _SHOWN:
