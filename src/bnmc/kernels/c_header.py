@@ -49,12 +49,14 @@ DECLARED = [
         f"uint64 key, double* out, {_WORK}, real* x, real* activations)",
         "Gram matrix of a layer given that of the one before; layer 0 has rows N(0, gram).\n"
         "x, [columns][stride], may be NULL without a skip connection; activations,\n"
-        "[2][columns padded to 4][stride], may be NULL. out may be gram.",
+        "[2][columns padded to 4][stride], may be NULL. out may be gram. gram must be symmetric\n"
+        "and positive semidefinite. This is not checked: with another matrix the result has no\n"
+        "meaning, and the status may be BNMC_OK or BNMC_ZERO_VARIANCE.",
     ),
     _declared(
         "int32 weights_layer(law law, int32 weights, real* activations, int64 layer, "
         f"int64 chain, uint64 key, double* out, {_WORK}, real* x)",
-        "The same by drawn weights: of activations[layer % 2] from the other half.",
+        "Draws W; reads one half of activations and writes activations[layer % 2].",
     ),
     _declared(
         f"int32 normalise_activate(law law, const real* h, int64 rows, real* out, {_WORK})",
@@ -182,7 +184,8 @@ typedef enum {{
   BNMC_UNRESOLVED = 3,      /* float rows would lose pivots: this layer and all later ones are for
                                the table of double; out is gram */
   BNMC_BAD_ARGUMENT = 4,    /* NULL, a law or a number out of range, memory not aligned to 8 */
-  BNMC_SMALL_WORKSPACE = 5
+  BNMC_SMALL_WORKSPACE = 5  /* the workspace is too small for the law; nothing is done. A larger
+                               one is fine */
 }} bnmc_status;
 
 typedef enum {{ BNMC_NONE = 0, BNMC_UNCENTRED = 1, BNMC_CENTRED = 2 }} bnmc_norm;

@@ -56,7 +56,8 @@ class Status(IntEnum):
     BAD_ARGUMENT
         An array has another shape, or the law or an address is not valid.
     SMALL_WORKSPACE
-        The workspace is one of another batch, dtype or number of inputs.
+        The workspace is too small for the law; nothing is done. A larger one is fine. Its dtype is
+        the precision of the call.
 
     Examples
     --------

@@ -58,7 +58,9 @@ def conditional_layer(
     law : Law
         The chain, from `law`.
     gram : (columns, columns) float64
-        Gram matrix of the previous layer, or covariance of the rows of layer 0.
+        Gram matrix of the previous layer, or covariance of the rows of layer 0. It must be
+        symmetric and positive semidefinite. This is not checked: with another matrix the result has
+        no meaning, and the status may be OK or ZERO_VARIANCE.
     layer : int
         Number of the layer to draw, >= 0 and below 2**32.
     chain : int

@@ -270,7 +270,7 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
     remedies = {
         UNRESOLVED: "a float64 workspace from this layer on, for pivots that float32 loses",
         BAD_ARGUMENT: "arrays of the shapes that the function documents, and a valid law",
-        SMALL_WORKSPACE: "a workspace of this batch, these inputs and this dtype",
+        SMALL_WORKSPACE: "a workspace of kernels.workspace(chain, dtype, inputs=...)",
     }
     error = ArgumentError("status", status, remedies.get(status, "a status of bnmc.kernels"))
     if status in remedies:
