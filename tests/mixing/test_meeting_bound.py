@@ -278,7 +278,7 @@ def test_it_is_a_table_and_a_dictionary():
         "assumption"
     )
     assert [line.split() for line in lines[1:]] == [
-        ["layer", "distance", "at", "most", "95", "%", "interval"],
+        ["layer", "mean", "of", "pairs", "95", "%:", "certified", "is", "the", "upper", "end"],
         ["0", "1", "[0.9,", "1]"],
         ["1", "0.5", "[0.4,", "0.6]"],
         ["2", "0.25", "[0.2,", "0.3]"],

@@ -87,7 +87,7 @@ class _Bounds(Estimates):
             # A share of 0 of the pairs is less than one pair, not nothing.
             share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / self.chains:.4g}"
             rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*ends)))
-        heads = ("layer", "distance at most", f"{100 * self.level:g} % interval")
+        heads = ("layer", "mean of pairs", f"{100 * self.level:g} %: certified is the upper end")
         return text_table(heads, rows, align=">>>")
 
 
@@ -134,10 +134,10 @@ class LaggedDistance(Curves, _Bounds):
     0.065 ± 0.017
     >>> print(cert.lagged)
     Upper bound of the total-variation distance between layers l and l + 7; 200 pairs, no assumption
-    layer  distance at most      95 % interval
-        2                 1        [0.9817, 1]
-        4              0.99   [0.9643, 0.9988]
-        8             0.065  [0.03506, 0.1086]
+    layer  mean of pairs  95 %: certified is the upper end
+        2              1                       [0.9817, 1]
+        4           0.99                  [0.9643, 0.9988]
+        8          0.065                 [0.03506, 0.1086]
     """
 
     _axis = "layers", "layer l"

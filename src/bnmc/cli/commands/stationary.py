@@ -88,7 +88,8 @@ def rates(
 ) -> Report:
     """Estimate the rate of mixing by five methods.
 
-    The first row of the table is the rate of the mean field.
+    The first row of the table is the rate of the mean field. The methods are contraction, the
+    coupling of tv_bound, autocorrelation, spectral and relaxation.
 
     If no method finds a rate, the exit status is 3, and the table gives the reason of each method.
 
