@@ -76,8 +76,8 @@ class MeanField:
         Raises
         ------
         ArgumentError
-            If the norm is "none", skip or eps is not 0, the batch is 1, or there is a bias
-            that the norm does not remove.
+            If the norm is not over the batch (for layer and RMS norm see `fluctuations`), skip or
+            eps is not 0, the batch is 1, or there is a bias that the norm does not remove.
             Without normalization, the fixed points depend on the gain, and for the linear chain of
             gain 1 every G is one. Also if the activation is not finite, too rough for quadrature,
             or constant on the sphere: then ``G*`` has rank one and no Jacobian. Under norm

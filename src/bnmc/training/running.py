@@ -251,7 +251,7 @@ def train(
     samples = x.shape[1]
     kind = choice("loss", loss, LOSSES)
     count = integer("steps", steps, low=0, high=_MOST_STEPS)
-    chosen = _as_batches(batches, layered.batch, samples, count)
+    chosen = _as_batches(batches, layered.batch, x.shape, count)
     tests = x[:, :0]
     if test is not None:
         tests = finite_array("test", test, shape=(len(x), "tests")).astype(np.float64)
@@ -354,17 +354,20 @@ class _Networks(Calls[Part]):
 
 
 def _as_batches(
-    batches: Any, batch: int, samples: int, steps: int
+    batches: Any, batch: int, shape: tuple[int, ...], steps: int
 ) -> str | NDArray[np.int64] | None:
     """Return the samples of the steps: all, "epochs", or (steps, batch) numbers; or raise."""
+    features, samples = shape
     hint = "the batch of the network is the number of samples of a step"
+    if features == batch:
+        hint = "samples × features? pass x.T"
     if batches is None:
         if samples != batch:
-            raise ArgumentError("inputs", f"{samples} samples", f"{batch} samples", hint)
+            raise ArgumentError("inputs", shape, f"(features, {batch})", hint)
         return None
     if isinstance(batches, str):
         if samples < batch:
-            raise ArgumentError("inputs", f"{samples} samples", f"at least {batch}", hint)
+            raise ArgumentError("inputs", shape, f"(features, at least {batch})", hint)
         return choice("batches", batches, ("epochs",))
     numbers = integers("batches", batches, low=0, high=samples - 1).astype(np.int64)
     if numbers.shape != (steps, batch):
