@@ -93,11 +93,11 @@ FIGURES = {
     "limits-constant-kernel": ("limits.constant_kernel",
         "constant kernels beat trained convolutional networks of small width"),
     "training-kernel-change": ("training_law.kernel_change",
-        "the tangent kernel changes less with the width, but not under muP"),
+        "the tangent kernel changes less with the width, but not under μP"),
     "training-orthogonal-start": ("training_law.orthogonal_start",
         "of three starts, rank-maximized weights reach the lowest loss"),
     "coordinate-check": ("training_law.coordinate_check",
-        "only under muP and Muon all layers move alike at every width"),
+        "only under μP and Muon all layers move alike at every width"),
     "training-limits":
         ("training_law.logit_divergences", "trained logits beside those of width 128, to 10^5"),
     "training-one-step": ("training_law.one_step",

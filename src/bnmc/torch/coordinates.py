@@ -149,7 +149,7 @@ def coordinate_check(
 ) -> CoordinateCheck:
     """Measure how far each layer of a model moves in training, against its width.
 
-    Users of muP check that these movements do not depend on the width. All layers whose entries
+    Users of μP check that these movements do not depend on the width. All layers whose entries
     would take much memory are implicit (`implicit_`): their weights are drawn by
     direction. So the widths may exceed what fits in memory, if the factory makes its model on the
     device "meta".
@@ -170,7 +170,7 @@ def coordinate_check(
         As in `measure`. Default: cross-entropy for integer labels, squared for other ones.
     learning_rate : float or callable, default 0.1
         Of gradient descent, > 0. A function of the name of a parameter and the width gives each
-        parameter its own rate, as muP does.
+        parameter its own rate, as μP does.
     steps : int, default 1
         Number of steps, >= 1.
     networks : int, default 4
@@ -193,7 +193,7 @@ def coordinate_check(
 
     Examples
     --------
-    The second width has a matrix of 40 GB. As in muP, the weights of the readout are smaller by
+    The second width has a matrix of 40 GB. As in μP, the weights of the readout are smaller by
     √(64/width), by a multiplier, and the rate of the first matrix grows with the width:
 
     >>> import torch

@@ -373,16 +373,16 @@ def poster(run: Run, sizes: _PosterSizes) -> Experiment:
     (a) are pairs of samples with correlation 0.99, whose error decays visibly; those of (b) and (c)
     are independent samples.
 
-    Expected: in (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a level.
-    The level (b) falls as 1/√width and (c) rises with the batch size.  Dash-dotted lines are its
-    prediction: the mean distance of the stationary law to leading order in 1/width
+    Expected: in (a) the error follows the mean field, :math:`\|F^l(G_0) - G_*\|` (dotted), down to
+    a level.  The level (b) falls as 1/√width and (c) rises with the batch size.  Dash-dotted lines
+    are its prediction: the mean distance of the stationary law to leading order in 1/width
     (`bnmc.MeanField.fluctuations`).  Dashed lines
     are the poster's radius :math:`\kappa (1-\alpha)^{l/2} + n (d \alpha)^{-1/2} \ln^{1/2}(d/n)`
     with d the width and n the batch size.  The poster gives it as O(·), with high probability, and
     names neither constant nor probability; here the constant is 1.  It assumes α; here α is 1 −
     rate of the fixed point.  The exponent of the radius is half of that of deviations near the
     fixed point.  Far from the fixed point the mean field itself decays more slowly than its rate
-    (tanh), so no κ(1−α)^{l/2} describes it from layer 0 on.
+    (tanh), so no :math:`\kappa(1-\alpha)^{l/2}` describes it from layer 0 on.
 
     Errors of the figure, by the authors' notebook: its G* is the mean over all layers, including
     the input and the transient, which makes the error of relu at width 1000 too large by 30 %.  Its

@@ -192,14 +192,14 @@ def _draw_regularity(data: Dataset, figure: Drawing) -> None:
 
 @kit.figure("rank-collapse-9", Sizes(), **_FULL)
 def fig_9(run: Run, sizes: Sizes) -> Experiment:
-    r"""Fig. 9: the stationary mean of ``‖M‖_F²`` against ``d^{3/2}``.
+    r"""Fig. 9: the stationary mean of ``‖M‖_F²`` against :math:`d^{3/2}`.
 
     Sizes are those of `fig_3a`; the paper does not print its own.
 
-    Expected: ``E‖M‖_F²`` grows a little more slowly than ``d^{3/2}``, because α falls with the
-    width d: at γ = ∞ it is 1.30 d^{3/2} at width 8 and 1.17 d^{3/2} at width 32.  For small γ,
-    Lemma 13 bounds it by ``d^{3/2}/(2√(1−α))``.  With the measured α this bound (drawn) also holds
-    at γ = ∞.
+    Expected: ``E‖M‖_F²`` grows a little more slowly than :math:`d^{3/2}`, because α falls with the
+    width d: at γ = ∞ it is :math:`1.30\,d^{3/2}` at width 8 and :math:`1.17\,d^{3/2}` at width 32.
+    For small γ, Lemma 13 bounds it by :math:`d^{3/2}/(2\sqrt{1-\alpha})`.  With the measured α this
+    bound (drawn) also holds at γ = ∞.
 
     Returns
     -------
