@@ -1,7 +1,8 @@
 """Layers in PyTorch and JAX, as steps for `assert_same_law`.
 
 With the default options the layers have the law of a chain.  The other options are common settings
-with another law.  PyTorch and JAX are imported when a step is built; neither is an extra of bnmc.
+with another law.  PyTorch and JAX are imported when a step is built.  PyTorch is the extra
+`torch`; JAX is no extra.
 """
 
 from __future__ import annotations
@@ -300,7 +301,7 @@ def _torch_drawing(
 
 
 def _framework(name: str) -> ModuleType:
-    """Import a framework, or raise `BackendError` if it is missing: bnmc has no extra for it."""
+    """Import a framework, or raise `BackendError` if it is missing."""
     try:
         return import_extra(name, name)
     except MissingExtraError as error:
