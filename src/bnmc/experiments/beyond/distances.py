@@ -183,11 +183,12 @@ class _ScaleSizes(NamedTuple):
 def scale(run: Run, sizes: _ScaleSizes) -> Experiment:
     r"""Networks of width a million, and batches of 512.
 
-    Left: linear and relu networks of 4 samples at widths d from 10³ to 10⁶.  Shown is the root mean
-    square of :math:`\|G_l - G_*\|_F` over layers 10 to 40.  Middle: linear and tanh networks of
-    width 8192 with n = 8 to 512 samples (``full``: width 32768), from independent samples.  Shown
-    is the same at layer 0, which is one step from the identity, and at layer 3 (``full``: 5).
-    Right: layers per second of all networks together, including set-up, for both.
+    Top left: linear and relu networks of 4 samples at widths d from 10³ to 10⁶.  Shown is the root
+    mean square of :math:`\|G_l - G_*\|_F` over layers 10 to 40.  Top right: linear and tanh
+    networks of width 8192 with n = 8 to 512 samples (``full``: width 32768), from independent
+    samples.  Shown is the same at layer 0, which is one step from the identity, and at layer 3
+    (``full``: 5).
+    Below: layers per second of all networks together, including set-up, for both.
 
     Expected: over three decades of width the slope is −1/2, and linear networks have the level of
     `bridging.stationary_linear`.  In the batch size the slope is 1; linear networks have exactly
