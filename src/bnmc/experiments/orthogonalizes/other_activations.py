@@ -190,4 +190,5 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     pictures.label_widths(ax, widths)
     ax.set(ylabel=r"$L = E\,\|G - E\,G\|_F$")
     figure.legend(fontsize="small", loc="outside right center")
-    ax.set_title(pictures.about(data, "The Gram matrix keeps to its mean, batch {batch}", "\n"))
+    title = "The Gram matrix deviates from its mean, batch {batch}"
+    ax.set_title(pictures.about(data, title, "\n"))
