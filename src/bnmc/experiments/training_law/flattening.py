@@ -52,13 +52,13 @@ def one_step(run: Run, sizes: _Sizes) -> Experiment:
     Yang et al. (arXiv 1902.08129) observe that a first step of gradient descent flattens them.
     Networks of ReLU and train-mode batch normalization take one step on the cross-entropy of 16
     samples in 10 classes, under "mup" and "standard" of `bnmc.train`, with the rate 0.01 at the
-    first width.  The picture shows ln ‖g_2‖/‖g_L‖, with g_l the gradient of the hidden matrix that
-    leads to layer l, for L hidden layers: 0 is flat.
+    first width.  The picture shows :math:`\ln \|g_2\|/\|g_L\|`, with :math:`g_l` the gradient of
+    the hidden matrix that leads to layer l, for L hidden layers: 0 is flat.
 
     The step has two effects, which the figure takes apart:
 
     - Weights grow.  A batch norm hides the scale of W, so ⟨W, g⟩ = 0: a step with the rate η
-      multiplies ‖W‖ by ρ = (1 + η² ‖g‖²/‖W‖²)^½, and with the matrix ρ W the gradient would be
+      multiplies ‖W‖ by ρ = √(1 + η² ‖g‖²/‖W‖²), and with the matrix ρ W the gradient would be
       g/ρ.  The larger a gradient, the more it shrinks.
     - The step has low rank: at most as many directions as samples.  It changes what layers send
       forward and back; the norms divide by what has grown.  This effect is the rest of the change.
