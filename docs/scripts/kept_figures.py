@@ -35,9 +35,8 @@ def keep(name: str) -> None:
     keep_panel(figure, _PANELS.get(name, 0))
     save(figure, FOLDER / "panels" / f"{name}.png", 640 / figure.get_figwidth())
     plt.close(figure)
-    table = found.table.text(len(found.table.rows))
-    text = "\n".join([found.title, "", table, "", *found.findings, ""])
-    (FOLDER / f"{name}.txt").write_text(text, encoding="utf-8")
+    text = found.text(len(found.table.rows), len(found.findings))
+    (FOLDER / f"{name}.txt").write_text(f"{text}\n", encoding="utf-8")
 
 
 def keep_panel(figure, panel: int) -> None:

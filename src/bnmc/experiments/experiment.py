@@ -144,8 +144,12 @@ class Experiment(Result):
 
     def __str__(self) -> str:
         """Return the first rows and findings, in 25 lines."""
-        findings, more = first_of(self.findings, 7, "findings")
-        return "\n".join([self.title, "", self.table.text(11), "", *findings, *more])
+        return self.text(11, 7)
+
+    def text(self, rows: int, findings: int) -> str:
+        """Return a text with so many rows and findings."""
+        shown, more = first_of(self.findings, findings, "findings")
+        return "\n".join([self.title, "", self.table.text(rows), "", *shown, *more])
 
 
 def _text(cell: Any) -> str:
