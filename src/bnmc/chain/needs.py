@@ -137,9 +137,7 @@ SYMMETRIC_FIXED_POINT = (
         holds=lambda chain: chain.convolution is None or NORM_OVER_BATCH.holds(chain),
         hint=f"{_PAIRS} of the fully connected chain, which has the same fixed points",
     ),
-    NORM_OVER_BATCH._replace(
-        hint=f"{_PAIRS}, for layer and RMS norm also MeanField(chain).fluctuations().fixed_point"
-    ),
+    NORM_OVER_BATCH._replace(hint=_PAIRS),
     NO_BIAS._replace(
         holds=lambda chain: not chain.shows_bias,
         hint="with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory",
