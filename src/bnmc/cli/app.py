@@ -104,6 +104,8 @@ def _explanation(error: Exception) -> str | None:
             return f"No such option: {old} (`{old}` is now `{of_command[old]}`)"
         if text.startswith("Missing"):
             return f"{text} See {path} --help for examples."
+        if "unexpected extra argument" in text:
+            return f"{text}: several values of an option are one list, separated by commas"
         of_value = getattr(error.__cause__, "errors", None)
         return f"{text} (got {of_value()[0]['input']!r})" if callable(of_value) else text
     if isinstance(error, OSError):

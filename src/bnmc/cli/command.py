@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from bnmc._support.text import Table, dumps, entry
-from bnmc.cli.options import OPTIONS, require_commas, seed_of
+from bnmc.cli.options import OPTIONS, require_one_list, seed_of
 from bnmc.cli.statuses import INTERRUPTED, OK
 
 _Value = TypeVar("_Value")
@@ -68,12 +68,8 @@ class Command(TyperCommand):
             is_file = following == _STANDARD_OUTPUT or Path(following).suffix[1:].isalnum()
             if following.startswith("--") or not is_file:
                 args.insert(index + 1, _STANDARD_OUTPUT)
-        require_commas(self.params, args, spaces=False)
-        try:
-            return super().parse_args(ctx, list(args))
-        except Exception:
-            require_commas(self.params, args, spaces=True)
-            raise
+        require_one_list(self.params, args)
+        return super().parse_args(ctx, args)
 
 
 def command(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain, takewhile
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,30 +114,20 @@ OPTIONS: dict[str, _Option] = {
 _SEVERAL = ",…"
 
 
-def require_commas(parameters: Iterable[Any], arguments: list[str], *, spaces: bool) -> None:
-    """Raise if the values of an option are divided: among its repetitions, or by `spaces`."""
+def require_one_list(parameters: Iterable[Any], arguments: Sequence[str]) -> None:
+    """Raise if an option that takes a list is repeated: Typer would take the last list alone."""
     # "--norm=batch" is "--norm", "batch".
     words = list(chain.from_iterable(word.split("=", word[:2] == "--") for word in arguments))
     for parameter in parameters:
-        if (parameter.metavar or "").endswith(_SEVERAL):
+        if (parameter.metavar or "").endswith(_SEVERAL) and not parameter.multiple:
             option = parameter.opts[-1]
-            after = [words[place + 1 :] for place, word in enumerate(words) if word == option]
-            lists = [_values_in(rest) if spaces else rest[:1] for rest in after]
-            for values in lists if parameter.multiple else [[*chain.from_iterable(lists)]]:
-                if len(values) > 1:
-                    from bnmc.errors import ArgumentError  # imports NumPy
+            values = [value for word, value in pairwise(words) if word == option]
+            if len(values) > 1:
+                from bnmc.errors import ArgumentError  # imports NumPy
 
-                    name, hint = option.strip("-"), f"{option} {','.join(values)}"
-                    allowed = "one list, separated by commas"
-                    raise ArgumentError(name, " ".join(values), allowed, hint)
-
-
-def _values_in(words: list[str]) -> list[str]:
-    """Return the first words of a command line that are values: until an option, or numbers."""
-    values = [word.strip(",") for word in takewhile(lambda word: word[:1] != "-", words)]
-    if values and values[0].isdecimal():  # the next word may be an argument of the command
-        return list(takewhile(str.isdecimal, values))
-    return values
+                name, hint = option.strip("-"), f"{option} {','.join(values)}"
+                allowed = "one list, separated by commas"
+                raise ArgumentError(name, " ".join(values), allowed, hint)
 
 
 def names(text: str) -> list[str]:
